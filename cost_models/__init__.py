@@ -1,0 +1,1 @@
+"""What a layout should cost: memory, step times, steady state under load. Pure arithmetic."""

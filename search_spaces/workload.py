@@ -1,0 +1,37 @@
+"""The load a layout is judged under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search_spaces.errors import MalformedError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workload:
+    """Requests of one length, kept at each concurrency of a ladder in turn (a closed loop).
+
+    input_tokens, output_tokens: lengths per request, in tokens.
+    concurrencies: requests in flight, strictly rising; always holds 1, so that one server start serves
+        every objective.
+    """
+
+    input_tokens: int = 1024
+    output_tokens: int = 512
+    concurrencies: tuple[int, ...] = (1, 4, 16, 64, 128)
+
+    def __post_init__(self) -> None:
+        if self.input_tokens < 1 or self.output_tokens < 2:
+            raise MalformedError(
+                "a workload needs at least 1 input token and 2 output tokens "
+                f"(input_tokens={self.input_tokens}, output_tokens={self.output_tokens})"
+            )
+        rising = all(a < b for a, b in zip(self.concurrencies, self.concurrencies[1:], strict=False))
+        if not self.concurrencies or self.concurrencies[0] != 1 or not rising:
+            raise MalformedError(
+                f"concurrencies must rise and start at 1, e.g. 1,4,16,64 (got {','.join(map(str, self.concurrencies))})"
+            )
+
+    @property
+    def tokens_per_request(self) -> int:
+        return self.input_tokens + self.output_tokens
