@@ -1,9 +1,9 @@
 """What the user said that cannot be used: one small tree, each error one clear line.
 
-    UserError               the words themselves; the command line exits with 2
-    ├── UnknownNameError    a name that is not in a closed list: the list is shown
-    ├── MalformedError      a value that cannot be read: rule, value and an example are shown
-    └── UnsupportedError    read and understood, but nothing here can serve it: what is missing is said
+UserError               the words themselves; the command line exits with 2
+├── UnknownNameError    a name that is not in a closed list: the list is shown
+├── MalformedError      a value that cannot be read: rule, value and an example are shown
+└── UnsupportedError    read and understood, but nothing here can serve it: what is missing is said
 """
 
 from __future__ import annotations
@@ -27,8 +27,11 @@ class UnknownNameError(UserError):
         near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
         by_lower = {n.lower(): n for n in names}
         hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
-        super().__init__(f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}" if hint else
-                         f"unknown {kind} {name!r}. Known: {', '.join(names)}")
+        super().__init__(
+            f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}"
+            if hint
+            else f"unknown {kind} {name!r}. Known: {', '.join(names)}"
+        )
 
 
 class MalformedError(UserError):

@@ -1,0 +1,223 @@
+"""Every legal layout of a model on a cluster, in a fixed order, and why the others are refused."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+from typing import Any
+
+from search_spaces.errors import MalformedError, UnknownNameError, UserError
+from search_spaces.hardware import Cluster
+from search_spaces.layout import Layout
+from search_spaces.model import Model
+from search_spaces.sglang.choices import moe_a2a_backends
+from search_spaces.sglang.resolution import effective_layout
+from search_spaces.sglang.rules import first_violation, launch_of
+from search_spaces.sglang.rules_model import falls_back_from_megamoe
+from search_spaces.sglang.target import Target
+from search_spaces.sglang.versions import NEWEST, EngineVersion
+
+MEM_FRACTIONS = (0.80, 0.85, 0.90, 0.94)
+_BASELINE_MEM_FRACTION = 0.90
+
+_OTHER_HARDWARE = frozenset({"ascend_fuseep", "ascend_tp", "mori"})
+"""All-to-all backends for NPUs and AMD GPUs."""
+
+_SIZES = ("tp_size", "pp_size", "dp_size", "attn_dp_size", "attn_cp_size", "ep_size", "moe_dp_size")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A legal layout, as it is asked for and as it runs."""
+
+    requested: Layout
+    effective: Layout
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """candidates: legal, no two with the same effective layout, in a fixed order.
+    refused: combinations by the rule that stops them first; memory fractions do not count apart.
+    considered: combinations in all, without memory fractions.
+    baseline: plain tensor parallelism, or the legal layout nearest to it; not among the candidates where
+        a pin excludes it.
+    """
+
+    candidates: tuple[Candidate, ...]
+    refused: Mapping[str, int]
+    considered: int
+    baseline: Candidate
+
+
+def enumerate_space(
+    model: Model,
+    cluster: Cluster,
+    version: EngineVersion = NEWEST,
+    *,
+    mem_fractions: Sequence[float] = MEM_FRACTIONS,
+    pins: Mapping[str, int | str | float] | None = None,
+    extra: Sequence[Layout] = (),
+) -> Space:
+    """All layouts that use every GPU of `cluster`.
+
+    mem_fractions: values of `mem_fraction_static` to try; CPU servers take none.
+    pins: layout fields that are fixed. extra: layouts to put first, as they are, where they are legal.
+
+    Raises UnknownNameError and MalformedError for a pin that is no field or has the wrong type, and
+    UserError where nothing legal is left.
+    """
+    pinned = _checked_pins(pins or {})
+    judge = _Judge(model, cluster, version)
+    fractions: tuple[float | None, ...] = tuple(mem_fractions)
+    if cluster.gpu.is_cpu:
+        fractions = (None,)
+    if "mem_fraction_static" in pinned:
+        fractions = (pinned["mem_fraction_static"],)
+    found: dict[Layout, Candidate] = {}
+    for layout in extra:
+        own = judge.candidate(layout, keep_fallback=True)
+        if isinstance(own, Candidate):
+            found.setdefault(own.effective, own)
+    refused: Counter[str] = Counter()
+    considered = 0
+    for combination in _combinations(cluster, version, pinned):
+        considered += 1
+        for fraction in fractions:
+            candidate = judge.candidate(replace(combination, mem_fraction_static=fraction))
+            if isinstance(candidate, str):
+                refused[candidate] += fraction == fractions[0]
+                break
+            found.setdefault(candidate.effective, candidate)
+    candidates = tuple(found.values())
+    if not candidates:
+        raise UserError(_nothing_left(model, cluster, pinned, refused))
+    return Space(
+        candidates=candidates,
+        refused=dict(refused.most_common()),
+        considered=considered,
+        baseline=_baseline(judge, cluster, fractions, candidates),
+    )
+
+
+class _Judge:
+    """Judges many layouts of one model on one cluster."""
+
+    def __init__(self, model: Model, cluster: Cluster, version: EngineVersion) -> None:
+        self._target = Target(model=model, gpu=cluster.gpu)
+        self._cluster = cluster
+        self._version = version
+
+    def candidate(self, layout: Layout, *, keep_fallback: bool = False) -> Candidate | str:
+        """The layout as it would run, or the id of the rule that stops it.
+
+        A layout that asks for MegaMoE and would run without it is a costlier name for plain expert
+        parallelism; it is refused as `megamoe.falls_back` unless it is to be kept.
+        """
+        effective = effective_layout(layout, self._target)
+        launch = launch_of(layout, effective, self._target, self._cluster, self._version)
+        broken = first_violation(launch)
+        if broken is not None:
+            return broken.id
+        if falls_back_from_megamoe(launch) and not keep_fallback:
+            return "megamoe.falls_back"
+        return Candidate(requested=layout, effective=effective)
+
+
+def _combinations(cluster: Cluster, version: EngineVersion, pinned: Mapping[str, Any]) -> Iterator[Layout]:
+    """Layouts that use all GPUs, widest TP first, without a memory fraction."""
+    num_gpus = cluster.num_gpus
+    backends = ["none"]
+    if not cluster.gpu.is_cpu:
+        backends += [b for b in moe_a2a_backends(version) if b != "none" and b not in _OTHER_HARDWARE]
+    rest = {name: value for name, value in pinned.items() if name not in (*_SIZES, "moe_a2a_backend")}
+    base = replace(Layout(nnodes=cluster.num_nodes), **rest)
+
+    def choices(name: str, values: Sequence[Any]) -> Sequence[Any]:
+        return (pinned[name],) if name in pinned else values
+
+    shares = _divisors(num_gpus)
+    outer = product(choices("tp_size", shares[::-1]), choices("pp_size", shares), choices("dp_size", shares))
+    for tp, pp, dp in outer:
+        if tp * pp * dp != num_gpus:
+            continue
+        widths = _divisors(tp)
+        inner = product(
+            choices("attn_dp_size", widths),
+            choices("attn_cp_size", widths),
+            choices("moe_dp_size", widths),
+            choices("ep_size", widths),
+            choices("moe_a2a_backend", backends),
+        )
+        for attn_dp, attn_cp, moe_dp, ep, backend in inner:
+            yield replace(
+                base,
+                tp_size=tp,
+                pp_size=pp,
+                dp_size=dp,
+                attn_dp_size=attn_dp,
+                attn_cp_size=attn_cp,
+                moe_dp_size=moe_dp,
+                ep_size=ep,
+                moe_a2a_backend=backend,
+            )
+
+
+def _divisors(number: int) -> tuple[int, ...]:
+    return tuple(size for size in range(1, number + 1) if number % size == 0)
+
+
+def _checked_pins(pins: Mapping[str, int | str | float]) -> dict[str, Any]:
+    kinds = {field.name: type(getattr(Layout(), field.name)) for field in fields(Layout)}
+    kinds |= {name: int for name, kind in kinds.items() if kind is type(None)}
+    kinds["mem_fraction_static"] = float
+    for name, value in pins.items():
+        if name not in kinds:
+            raise UnknownNameError("layout field", name, kinds)
+        kind = kinds[name]
+        fits = isinstance(value, (int, float)) if kind is float else type(value) is kind
+        if not fits:
+            raise MalformedError(f"{name} is pinned to {value!r}, but must be of type {kind.__name__}")
+    return dict(pins)
+
+
+def _nothing_left(model: Model, cluster: Cluster, pinned: Mapping[str, Any], refused: Mapping[str, int]) -> str:
+    asked = ", ".join(f"{name}={value}" for name, value in pinned.items()) or "no pins"
+    if not refused:
+        return (
+            f"no layout uses all {cluster.num_gpus} GPUs of {cluster.name} with {asked}: "
+            "dp_size * tp_size * pp_size must be the number of GPUs"
+        )
+    rule = max(refused, key=lambda name: refused[name])
+    return (
+        f"no legal layout of {model.name} on {cluster.name} with {asked}; "
+        f"most are refused by {rule} ({refused[rule]} of {sum(refused.values())})"
+    )
+
+
+def _baseline(
+    judge: _Judge,
+    cluster: Cluster,
+    fractions: Sequence[float | None],
+    candidates: Sequence[Candidate],
+) -> Candidate:
+    """Plain TP over all GPUs at the usual memory fraction, or what is nearest to it."""
+    fraction = min(fractions, key=_from_usual)
+    plain = Layout(tp_size=cluster.num_gpus, nnodes=cluster.num_nodes, mem_fraction_static=fraction)
+    candidate = judge.candidate(plain)
+    if isinstance(candidate, Candidate):
+        return candidate
+    return min(candidates, key=lambda near: _strangeness(plain, near.effective))
+
+
+def _from_usual(fraction: float | None) -> float:
+    return 0.0 if fraction is None else abs(fraction - _BASELINE_MEM_FRACTION)
+
+
+def _strangeness(plain: Layout, near: Layout) -> tuple[int, float, float]:
+    """How far `near` is from `plain`: changed fields, change of sizes in powers of two, memory fraction."""
+    changed = sum(getattr(plain, name) != getattr(near, name) for name in (*_SIZES, "moe_a2a_backend"))
+    steps = sum(abs(math.log2(getattr(near, name) / getattr(plain, name))) for name in _SIZES)
+    return changed, steps, _from_usual(near.mem_fraction_static)

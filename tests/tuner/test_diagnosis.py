@@ -1,0 +1,190 @@
+"""Real-shaped ends of servers, each with what it means. Texts are the engine's, torch's and the system's own."""
+
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.verdict import Stage
+from tuner.diagnosis import diagnose
+from tuner.outcome import Crashed, Direction, Environment, Hung, Illegal, OutOfMemory
+
+SIGQUIT = "[2026-11-01 10:00:09] Received sigquit from a child process. It usually means the child failed.\n"
+
+
+def scheduler(exception: str, frame: str = "model_executor/model_runner.py", line: int = 514) -> str:
+    return (
+        "[2026-11-01 10:00:00 TP0] Init torch distributed begin.\n"
+        "[2026-11-01 10:00:08 TP3] Scheduler hit an exception: Traceback (most recent call last):\n"
+        f'  File "/x/sglang/srt/managers/scheduler.py", line 4021, in run_scheduler_process\n'
+        "    scheduler = Scheduler(\n"
+        f'  File "/x/sglang/srt/{frame}", line {line}, in __init__\n'
+        "    super().__init__()\n"
+        f"{exception}\n\n" + SIGQUIT
+    )
+
+
+def main_process(exception: str) -> str:
+    return (
+        "Traceback (most recent call last):\n"
+        '  File "<frozen runpy>", line 198, in _run_module_as_main\n'
+        '  File "/x/sglang/srt/runtime_context.py", line 347, in publish\n'
+        f"{exception}\n"
+    )
+
+
+OOM = (
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 448.00 MiB. GPU 3 has a total capacity of "
+    "94.97 GiB of which 143.00 MiB is free. Including non-PyTorch memory, this process has 94.83 GiB memory in use."
+)
+TOPOLOGY = (
+    "ValueError: parallel topology is inconsistent (set by override_permanently):\n"
+    "tp_size == moe_ep_size * moe_dp_size * moe_tp_size\n  2 != 4 * 1 * 0 (= 0)"
+)
+
+
+@pytest.mark.parametrize(
+    ("exception", "cause"),
+    [
+        (TOPOLOGY, "2 != 4 * 1 * 0"),
+        ("ZeroDivisionError: integer division or modulo by zero", "ZeroDivisionError"),
+        ("AssertionError", "AssertionError"),
+        ("ValueError: --attn-dp-size must be positive (got 0).", "must be positive"),
+    ],
+)
+def test_an_exception_of_the_main_process_before_anything_loads_is_a_refusal(exception: str, cause: str) -> None:
+    outcome = diagnose(exit_code=1, log=main_process(exception), stage=Stage.RESOLVE)
+    assert isinstance(outcome, Illegal)
+    assert outcome.exit_code == 1
+    assert cause in outcome.cause
+
+
+def test_the_argument_parser_refuses_with_exit_code_2() -> None:
+    log = "usage: sglang serve [-h]\nsglang serve: error: unrecognized arguments: --enable-piecewise-cuda-graph\n"
+    outcome = diagnose(exit_code=2, log=log, stage=Stage.RESOLVE)
+    assert isinstance(outcome, Illegal)
+    assert outcome.stage == Stage.PARSE
+    assert outcome.cause == "unrecognized arguments: --enable-piecewise-cuda-graph"
+
+
+@pytest.mark.parametrize(
+    "exception",
+    [
+        "AssertionError",
+        "ValueError: The output_size of gate's and up's weight = 96 is not divisible by weight quantization "
+        "block_n = 128.",
+        "NotImplementedError: Runner backend triton requires a fused func for a2a backend deepep, but none is registered.",
+    ],
+)
+def test_an_assertion_of_the_model_before_weights_are_read_is_a_refusal_although_the_code_is_137(
+    exception: str,
+) -> None:
+    outcome = diagnose(exit_code=137, log=scheduler(exception), stage=Stage.INIT)
+    assert isinstance(outcome, Illegal)
+    assert outcome.cause.startswith(exception.split(":")[0])
+
+
+def test_weights_that_do_not_fit_need_more_gpus_and_the_shortfall_is_read_off() -> None:
+    outcome = diagnose(exit_code=137, log=scheduler(OOM), stage=Stage.WEIGHTS)
+    assert isinstance(outcome, OutOfMemory)
+    assert outcome.stage == Stage.WEIGHTS
+    assert outcome.direction is Direction.SPLIT_FURTHER
+    assert outcome.shortfall_bytes == (448 - 143) * 2**20
+
+
+def test_no_room_for_the_kv_pool_asks_for_a_higher_fraction() -> None:
+    text = (
+        "ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.5. "
+        "Raise --mem-fraction-static above 0.66 (minimum viable = 1 - available/pre = 0.6530)."
+    )
+    outcome = diagnose(exit_code=137, log=scheduler(text), stage=Stage.KV_POOL)
+    assert isinstance(outcome, OutOfMemory)
+    assert (outcome.stage, outcome.direction) == (Stage.KV_POOL, Direction.RAISE_FRACTION)
+
+
+def test_a_failed_capture_asks_for_a_lower_fraction() -> None:
+    text = (
+        f"Exception: Capture cuda graph failed: {OOM.removeprefix('torch.OutOfMemoryError: ')}\nPossible solutions:\n"
+        "1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)"
+    )
+    outcome = diagnose(exit_code=137, log=scheduler(text), stage=Stage.GRAPHS)
+    assert isinstance(outcome, OutOfMemory)
+    assert (outcome.stage, outcome.direction) == (Stage.GRAPHS, Direction.LOWER_FRACTION)
+
+
+def test_memory_that_runs_out_under_load_asks_for_a_lower_fraction() -> None:
+    outcome = diagnose(exit_code=137, log=scheduler(OOM), stage="concurrency 64")
+    assert isinstance(outcome, OutOfMemory)
+    assert (outcome.stage, outcome.direction) == ("concurrency 64", Direction.LOWER_FRACTION)
+
+
+def test_an_illegal_memory_access_is_a_crash_at_its_load() -> None:
+    text = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+    outcome = diagnose(exit_code=137, log=scheduler(text), stage="concurrency 64")
+    assert isinstance(outcome, Crashed)
+    assert outcome.stage == "concurrency 64"
+
+
+def test_a_watchdog_end_is_a_hang_with_its_limit() -> None:
+    log = "[2026-11-01 10:00:00] Scheduler watchdog timeout (self.watchdog_timeout=600, self.soft=False)\n" + SIGQUIT
+    outcome = diagnose(exit_code=137, log=log, stage="concurrency 16")
+    assert isinstance(outcome, Hung)
+    assert outcome.stage == "concurrency 16"
+
+
+@pytest.mark.parametrize(
+    ("text", "stage"),
+    [
+        ("OSError: [Errno 98] Address already in use", Stage.RESOLVE),
+        ("ModuleNotFoundError: No module named 'sglang'", Stage.RESOLVE),
+        ("OSError: /nowhere does not appear to have a file named config.json.", Stage.RESOLVE),
+        ("OSError: [Errno 28] No space left on device", Stage.WEIGHTS),
+        (
+            "RuntimeError: The memory capacity is unbalanced. Some GPUs may be occupied by other processes. "
+            "pre_model_load_memory=12.1",
+            Stage.INIT,
+        ),
+    ],
+)
+def test_faults_of_the_environment_say_nothing_about_the_layout(text: str, stage: str) -> None:
+    outcome = diagnose(exit_code=1, log=main_process(text), stage=stage)
+    assert isinstance(outcome, Environment)
+    assert outcome.cause == text
+
+
+def test_sigkill_without_an_exception_came_from_outside() -> None:
+    outcome = diagnose(exit_code=137, log="[2026-11-01 10:00:00 TP0] Load weight begin.\n", stage=Stage.WEIGHTS)
+    assert isinstance(outcome, Environment)
+    assert "SIGKILL" in outcome.cause
+
+
+def test_137_with_an_exception_is_that_exception_and_not_the_kernel() -> None:
+    outcome = diagnose(exit_code=137, log=scheduler("RuntimeError: something new"), stage="concurrency 4")
+    assert isinstance(outcome, Crashed)
+    assert outcome.cause == "RuntimeError: something new"
+
+
+def test_the_first_rank_that_failed_is_the_cause() -> None:
+    log = scheduler(OOM) + scheduler("RuntimeError: NCCL error: remote process exited")
+    outcome = diagnose(exit_code=137, log=log, stage=Stage.WEIGHTS)
+    assert isinstance(outcome, OutOfMemory)
+
+
+def test_evidence_holds_the_exception_and_where_it_was_raised() -> None:
+    outcome = diagnose(
+        exit_code=137, log=scheduler("AssertionError", "layers/moe/fused_moe_triton/layer.py", 414), stage=Stage.INIT
+    )
+    assert isinstance(outcome, Illegal)
+    assert outcome.evidence[0] == "AssertionError"
+    assert any("layer.py" in line and "414" in line for line in outcome.evidence)
+
+
+def test_an_end_nobody_knows_is_a_crash_with_the_last_lines() -> None:
+    outcome = diagnose(exit_code=9, log="one\n\ntwo\n", stage="warm-up")
+    assert isinstance(outcome, Crashed)
+    assert outcome.evidence == ("one", "two")
+    assert "exit code 9" in outcome.cause
+
+
+def test_a_scheduler_that_died_in_silence_is_no_refusal() -> None:
+    text = "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL)"
+    assert isinstance(diagnose(exit_code=1, log=main_process(text), stage=Stage.INIT), Crashed)

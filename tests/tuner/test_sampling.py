@@ -1,0 +1,150 @@
+"""The sampler as any Optuna study uses it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import Trial, TrialState
+
+from search_spaces.layout import Layout
+from tuner.sampling import OUTCOME_ATTR, LayoutSampler, Scored, params_of
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+LAYOUTS = [
+    Layout(tp_size=tp, pp_size=8 // tp, ep_size=ep, attn_dp_size=adp, mem_fraction_static=mem)
+    for tp, ep, adp, mem in itertools.product((1, 2, 4, 8), (1, 2, 4, 8), (1, 2), (0.8, 0.9))
+    if tp % ep == 0 and tp % adp == 0
+]
+
+
+def scored(rng_seed: int = 0) -> list[Scored]:
+    rng = np.random.default_rng(rng_seed)
+    return [Scored(layout=layout, score=float(s)) for layout, s in zip(LAYOUTS, rng.normal(6, 0.5, len(LAYOUTS)), strict=True)]
+
+
+def study_of(sampler: LayoutSampler, storage: str | None = None, direction: str = "maximize") -> optuna.Study:
+    return optuna.create_study(
+        study_name="s", storage=storage, sampler=sampler, direction=direction, load_if_exists=True
+    )
+
+
+def ask(study: optuna.Study, sampler: LayoutSampler) -> tuple[Trial, Layout]:
+    trial = study.ask()
+    for name, distribution in sampler.distributions.items():
+        assert isinstance(distribution, CategoricalDistribution)
+        trial.suggest_categorical(name, distribution.choices)
+    return trial, sampler.layout_of(trial.params)
+
+
+def test_with_nothing_measured_the_first_proposal_is_the_prediction_s_best() -> None:
+    candidates = scored()
+    sampler = LayoutSampler(candidates)
+    _, layout = ask(study_of(sampler), sampler)
+    assert layout == max(candidates, key=lambda c: c.score).layout
+
+
+def test_every_candidate_is_proposed_exactly_once_and_nothing_else() -> None:
+    sampler = LayoutSampler(scored())
+    study = study_of(sampler)
+    proposed = []
+    while sampler.open_candidates(study.get_trials()):
+        trial, layout = ask(study, sampler)
+        proposed.append(layout)
+        study.tell(trial, 100.0 + len(proposed))
+    assert sorted(map(str, proposed)) == sorted(map(str, LAYOUTS))
+
+
+def test_a_study_goes_on_in_another_process_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    storage = f"sqlite:///{tmp_path / 'optuna.db'}"
+    whole, halves = [], []
+    for kept, url in ((whole, None), (halves, storage)):
+        for part in range(2):
+            sampler = LayoutSampler(scored())
+            if part == 0 or url is not None:
+                study = study_of(sampler, url)
+            for _ in range(4):
+                trial, layout = ask(study, sampler)
+                kept.append(layout)
+                study.tell(trial, 100.0 + 10 * layout.ep_size)
+    assert whole == halves
+
+
+def test_what_is_running_is_not_proposed_again() -> None:
+    sampler = LayoutSampler(scored())
+    study = study_of(sampler)
+    assert len({ask(study, sampler)[1] for _ in range(6)}) == 6
+
+
+@pytest.mark.parametrize("direction", ["maximize", "minimize"])
+def test_it_learns_that_a_whole_family_is_better_than_predicted(direction: str) -> None:
+    """The theory cannot tell the layouts apart; in truth each doubling of EP is worth a third."""
+    sign = 1 if direction == "maximize" else -1
+    sampler = LayoutSampler([Scored(layout=layout, score=math.log(100.0)) for layout in LAYOUTS])
+    study = study_of(sampler, direction=direction)
+    for _ in range(len(LAYOUTS) // 2):
+        trial, layout = ask(study, sampler)
+        study.tell(trial, 100.0 * (4 / 3) ** (sign * math.log2(layout.ep_size)))
+    assert sampler.layout_of(study.best_trial.params).ep_size == 8
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_theory_that_has_nothing_to_do_with_the_truth_does_not_hide_the_best(seed: int) -> None:
+    truth = {
+        layout: 100.0 * (1 + 0.3 * math.log2(layout.ep_size) + 0.1 * math.log2(layout.tp_size)) for layout in LAYOUTS
+    }
+    sampler = LayoutSampler(scored(seed))
+    study = study_of(sampler)
+    for _ in range(len(LAYOUTS) // 2):
+        trial, layout = ask(study, sampler)
+        study.tell(trial, truth[layout])
+    assert study.best_value >= 0.95 * max(truth.values())
+
+
+def test_failures_of_a_family_make_it_less_likely_but_never_impossible() -> None:
+    sampler = LayoutSampler([Scored(layout=layout, score=5.0 + 0.05 * layout.attn_dp_size) for layout in LAYOUTS])
+    study = study_of(sampler)
+    order = []
+    while sampler.open_candidates(study.get_trials()):
+        trial, layout = ask(study, sampler)
+        order.append(layout.attn_dp_size)
+        if layout.attn_dp_size == 2:
+            study.tell(trial, state=TrialState.PRUNED)
+        else:
+            study.tell(trial, 100.0)
+    failing = sum(1 for layout in LAYOUTS if layout.attn_dp_size == 2)
+    assert order[0] == 2
+    assert order.index(1) < failing / 2
+    assert order.count(2) == failing
+
+
+def test_a_trial_that_taught_nothing_is_tried_once_more_and_no_oftener() -> None:
+    sampler = LayoutSampler([Scored(layout=LAYOUTS[0], score=1.0)])
+    study = study_of(sampler)
+    for _ in range(2):
+        assert sampler.open_candidates(study.get_trials()) == [0]
+        trial, _layout = ask(study, sampler)
+        trial.set_user_attr(OUTCOME_ATTR, "environment")
+        study.tell(trial, state=TrialState.FAIL)
+    assert sampler.open_candidates(study.get_trials()) == []
+
+
+def test_an_enqueued_layout_comes_first() -> None:
+    sampler = LayoutSampler(scored())
+    study = study_of(sampler)
+    study.enqueue_trial(params_of(LAYOUTS[-1]))
+    assert ask(study, sampler)[1] == LAYOUTS[-1]
+
+
+def test_candidates_that_the_dimensions_cannot_tell_apart_are_refused() -> None:
+    twin = Scored(layout=LAYOUTS[0], score=2.0)
+    with pytest.raises(ValueError, match="differ"):
+        LayoutSampler([Scored(layout=LAYOUTS[0], score=1.0), twin])
+    with pytest.raises(ValueError, match="at least one"):
+        LayoutSampler([])

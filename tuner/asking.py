@@ -1,0 +1,238 @@
+"""From the user's words to one frozen request. Every mistake ends here, before anything is started."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from search_spaces.catalogue import hub_id, load_model, model_names, parse_cluster
+from search_spaces.config_json import model_from_config
+from search_spaces.errors import MalformedError, UnknownNameError, UnsupportedError, UserError
+from search_spaces.hardware import Cluster
+from search_spaces.layout import Layout
+from search_spaces.model import Model
+from search_spaces.sglang.flags import from_argv
+from search_spaces.sglang.versions import NEWEST, EngineVersion
+from tuner import detection
+from tuner.engine import DEFAULT_PROGRAM, Engine, simulated
+
+ENGINES = ("auto", "sglang", "simulated")
+STORY_MODEL = "kimi-k2.6"
+STORY_CLUSTER = "8xrtx-pro-6000"
+DEFAULT_CLOCK_SCALE = 600.0
+_BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|)")
+_BUDGET_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """model_path: what the engine is given to load."""
+
+    model: Model
+    model_path: str
+
+
+def served(word: str) -> Served:
+    """`--model`: a folder with a config.json, or a name or hub id of the catalogue."""
+    try:
+        word.encode()
+    except UnicodeEncodeError:
+        raise MalformedError(f"--model is not valid text in this locale (got {word!r})") from None
+    folder = Path(word).expanduser()
+    if folder.exists() or word.startswith((".", "/", "~")):
+        return Served(model=_from_folder(folder), model_path=str(folder))
+    try:
+        model = load_model(word)
+    except UnknownNameError as error:
+        raise UnknownNameError("model, and no folder of that name", word, model_names()) from error
+    return Served(model=model, model_path=word if "/" in word else hub_id(model.name))
+
+
+def _from_folder(folder: Path) -> Model:
+    path = folder / "config.json" if folder.is_dir() else folder
+    if path.name != "config.json" or not path.is_file():
+        raise UnsupportedError(f"{folder} holds no config.json: name the folder of a model, or one of the catalogue")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise MalformedError(f"{path} cannot be read: {error}") from None
+    if not isinstance(config, dict):
+        raise MalformedError(f"{path} is not a JSON object")
+    return model_from_config(config, name=path.resolve().parent.name, source=str(path))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """notices: what a person should know about how it was chosen."""
+
+    engine: Engine
+    cluster: Cluster
+    notices: tuple[str, ...] = ()
+
+
+def choose_engine(
+    word: str,
+    *,
+    cluster_word: str | None,
+    engine_command: str | None,
+    engine_args: str,
+    engine_version: str | None,
+    clock_scale: float,
+) -> Chosen:
+    """`--engine`, with what this machine has.
+
+    `auto` takes SGLang where it and the cluster's GPUs are found, else simulates and says what was missing.
+    `sglang` never falls back: raises UserError.
+    """
+    if word not in ENGINES:
+        raise UnknownNameError("engine", word, ENGINES)
+    gpus = detection.found_gpus()
+    here = detection.found_cluster(gpus)
+    cluster = parse_cluster(cluster_word) if cluster_word is not None else here or parse_cluster(STORY_CLUSTER)
+    extra_args = _extra_args(engine_args)
+    missing = _missing(cluster, here, gpus, engine_command)
+    if word == "simulated" or (word == "auto" and missing):
+        because = "; ".join(missing) if word == "auto" else "--engine simulated was asked for"
+        version = EngineVersion.parse(engine_version) if engine_version else NEWEST
+        engine = simulated(cluster, version, because=because, clock_scale=clock_scale, extra_args=extra_args)
+        return Chosen(engine=engine, cluster=cluster)
+    if missing:
+        raise UserError(f"--engine sglang cannot run here: {'; '.join(missing)}")
+    if cluster.num_nodes > 1:
+        raise UnsupportedError(
+            f"{cluster.name}: live trials over several nodes are not supported yet; --engine simulated is"
+        )
+    return _sglang(cluster, engine_command, extra_args, engine_version)
+
+
+def _missing(
+    cluster: Cluster,
+    here: Cluster | None,
+    gpus: Sequence[detection.FoundGpu],
+    engine_command: str | None,
+) -> list[str]:
+    """What a live trial would need and this machine lacks."""
+    missing = []
+    if not cluster.gpu.is_cpu:
+        if not gpus:
+            missing.append("no GPU was found on this machine (nvidia-smi)")
+        elif here is None or here.gpu.key != cluster.gpu.key or here.num_gpus < cluster.gpus_per_node:
+            names = ", ".join(sorted({g.name for g in gpus}))
+            missing.append(f"this machine has {len(gpus)} GPUs ({names}), not {cluster.name}")
+    if engine_command is None and not detection.sglang_is_installed_here():
+        missing.append(
+            f"SGLang is not installed in this Python ({detection.shown_program(DEFAULT_PROGRAM[:1])}); "
+            "another is named with --engine-command"
+        )
+    return missing
+
+
+def _sglang(
+    cluster: Cluster, engine_command: str | None, extra_args: tuple[str, ...], engine_version: str | None
+) -> Chosen:
+    program = tuple(_words("--engine-command", engine_command)) if engine_command else DEFAULT_PROGRAM
+    installed = detection.installed_engine(program)
+    notices: tuple[str, ...] = ()
+    if engine_version:
+        version = EngineVersion.parse(engine_version)
+    elif installed is None:
+        version = NEWEST
+        notices = (f"the engine's version could not be told: taken for {NEWEST} (--engine-version says otherwise)",)
+    else:
+        version = installed.rules
+        if not installed.is_known:
+            notices = (f"SGLang {installed.version} is judged by the rules of {version}",)
+    if cluster.gpu.is_cpu and "--device" not in extra_args:
+        extra_args = ("--device", "cpu", *extra_args)
+    engine = Engine(name="sglang", version=version, program=program, extra_args=extra_args)
+    return Chosen(engine=engine, cluster=cluster, notices=notices)
+
+
+def _words(option: str, text: str) -> list[str]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise MalformedError(f"{option} cannot be read as shell words: {error} (got {text!r})") from None
+    if not words:
+        raise MalformedError(f"{option} is empty")
+    return words
+
+
+_OURS = ("--model-path", "--model", "--host", "--port")
+
+
+def _extra_args(text: str) -> tuple[str, ...]:
+    """`--engine-args`: passed on verbatim, but nothing that the tuner itself decides."""
+    if not text.strip():
+        return ()
+    words = _words("--engine-args", text)
+    names = {w.partition("=")[0] for w in words}
+    clash = sorted(names & set(_OURS))
+    if not clash:
+        parsed = from_argv(words, NEWEST)
+        clash = [
+            f"--{f.name.replace('_', '-')}"
+            for f in fields(Layout)
+            if getattr(parsed.layout, f.name) != getattr(Layout(), f.name)
+        ]
+    if clash:
+        raise UserError(
+            f"--engine-args may not hold {', '.join(clash)}: the tuner sets it; a layout flag is held fixed with --pin"
+        )
+    return tuple(words)
+
+
+def layout_of(option: str, text: str, version: EngineVersion) -> Layout:
+    """Launch flags as a layout; anything that is not about the layout is refused."""
+    parsed = from_argv(_words(option, text), version)
+    if parsed.rest:
+        raise MalformedError(f"{option} takes layout flags only; not understood: {' '.join(parsed.rest)}")
+    return parsed.layout
+
+
+def pins_of(words: Sequence[str]) -> dict[str, int | float | str]:
+    """`tp_size=8`, as often as given."""
+    pins: dict[str, int | float | str] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not equals or not name.strip() or not value.strip():
+            raise MalformedError(f"--pin is written name=value, e.g. tp_size=8 (got {word!r})")
+        key = name.strip().lstrip("-").replace("-", "_")
+        if key in pins:
+            raise MalformedError(f"--pin {key} is given twice")
+        pins[key] = _value(value.strip())
+    return pins
+
+
+def _value(text: str) -> int | float | str:
+    for read in (int, float):
+        try:
+            value = read(text)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            return value
+    return text
+
+
+def budget_s_of(text: str | None) -> float | None:
+    """`90m`, `2h`, `45s`; a bare number is minutes."""
+    if text is None:
+        return None
+    match = _BUDGET.fullmatch(text.strip().lower())
+    seconds = float(match[1]) * _BUDGET_UNITS_S[match[2] or "m"] if match else 0.0
+    if seconds <= 0:
+        raise MalformedError(f"--budget is a time above zero, e.g. 90m, 2h or 45s (got {text!r})")
+    return seconds
+
+
+def concurrencies_of(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in text.split(","))
+    except ValueError:
+        raise MalformedError(f"--concurrency is rising numbers from 1, e.g. 1,4,16,64 (got {text!r})") from None

@@ -1,0 +1,286 @@
+"""The command line: words in, one frozen request out, and the exit code of how it went.
+
+Heavy imports (optuna, mlflow) happen in the commands that need them, so that `--help` is quick.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from importlib.metadata import version as installed_version
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import typer
+
+from search_spaces.errors import UserError
+from tuner.exit_code import Exit
+from tuner.voice import Voice
+
+DEFAULT_STORE = "mlruns"
+
+app = typer.Typer(
+    add_completion=False,
+    no_args_is_help=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Finds the fastest legal way to lay a Mixture-of-Experts model out on GPUs under SGLang.",
+    epilog="Without a command, `tune --objective ...` searches with live trials.",
+)
+
+_SEARCH = "The search"
+_WORKLOAD = "The load"
+_ENGINE = "The engine"
+_RECORD = "The record"
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"layout-tune {installed_version('layout-tune')}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def search(
+    context: typer.Context,
+    objective: Annotated[
+        str | None,
+        typer.Option(help="peak_throughput or c1_latency.", rich_help_panel=_SEARCH, metavar="NAME"),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A folder with a config.json, or a name or hub id of the catalogue.", metavar="MODEL"),
+    ] = None,
+    cluster: Annotated[
+        str | None,
+        typer.Option(help="GPUs, e.g. 8xrtx-pro-6000 or 2x8xh200. Default: what is found here.", metavar="CLUSTER"),
+    ] = None,
+    trials: Annotated[
+        int,
+        typer.Option(help="Live trials of the study in all, earlier ones included.", rich_help_panel=_SEARCH),
+    ] = 12,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            help="Time after which no trial is started, e.g. 90m, 2h.",
+            rich_help_panel=_SEARCH,
+            metavar="TIME",
+        ),
+    ] = None,
+    pin: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Hold a dimension fixed, e.g. tp_size=8. Repeatable.",
+            rich_help_panel=_SEARCH,
+            metavar="NAME=VALUE",
+        ),
+    ] = None,
+    baseline: Annotated[
+        str | None,
+        typer.Option(
+            help="Your current layout as launch flags: tried and compared.",
+            rich_help_panel=_SEARCH,
+            metavar="FLAGS",
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Makes prompts and search repeatable.", rich_help_panel=_SEARCH)] = 0,
+    input_tokens: Annotated[int, typer.Option(help="Prompt length.", rich_help_panel=_WORKLOAD)] = 1024,
+    output_tokens: Annotated[int, typer.Option(help="Output length.", rich_help_panel=_WORKLOAD)] = 512,
+    concurrency: Annotated[
+        str, typer.Option(help="The ladder: rising, from 1.", rich_help_panel=_WORKLOAD, metavar="N,N,...")
+    ] = "1,4,16,64,128",
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="auto, sglang or simulated. auto: SGLang where it and the GPUs are found, else simulated.",
+            rich_help_panel=_ENGINE,
+            metavar="NAME",
+        ),
+    ] = "auto",
+    engine_command: Annotated[
+        str | None,
+        typer.Option(
+            help="How SGLang is started. Default: this Python's -m sglang.launch_server.",
+            rich_help_panel=_ENGINE,
+            metavar="WORDS",
+        ),
+    ] = None,
+    engine_args: Annotated[
+        str,
+        typer.Option(help="Appended to every launch, verbatim.", rich_help_panel=_ENGINE, metavar="WORDS"),
+    ] = "",
+    engine_version: Annotated[
+        str | None,
+        typer.Option(
+            help="Whose rules and flags to use. Default: the installed one's.",
+            rich_help_panel=_ENGINE,
+            metavar="VERSION",
+        ),
+    ] = None,
+    port: Annotated[
+        int, typer.Option(help="Of the servers under test. Default: any free one.", rich_help_panel=_ENGINE)
+    ] = 0,
+    clock_scale: Annotated[
+        float | None,
+        typer.Option(help="Simulated seconds per second, at most (simulated engine only).", rich_help_panel=_ENGINE),
+    ] = None,
+    study: Annotated[
+        str | None,
+        typer.Option(
+            help="Its name. Default: made of what is asked, so that the same command resumes.",
+            rich_help_panel=_RECORD,
+            metavar="NAME",
+        ),
+    ] = None,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            help="MLflow's store. Default: ./mlruns/mlflow.db.",
+            envvar="MLFLOW_TRACKING_URI",
+            rich_help_panel=_RECORD,
+            metavar="URI",
+        ),
+    ] = None,
+    storage: Annotated[
+        str | None,
+        typer.Option(help="Optuna's storage. Default: ./mlruns/optuna.db.", rich_help_panel=_RECORD, metavar="URL"),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_RECORD)
+    ] = False,
+    _version: Annotated[
+        bool, typer.Option("--version", help="Say the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is not None:
+        return
+    if objective is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(Exit.DONE)
+    from tuner import asking  # noqa: PLC0415
+    from tuner.objective import Objective  # noqa: PLC0415
+
+    wanted = Objective.parse(objective)
+    if trials < 1:
+        raise UserError(f"--trials is a count of at least 1 (got {trials})")
+    if not 0 <= port < 65536:
+        raise UserError(f"--port is between 1 and 65535, or 0 for any free one (got {port})")
+    if clock_scale is not None and not clock_scale > 0:
+        raise UserError(f"--clock-scale is above zero (got {clock_scale:g})")
+    chosen = asking.choose_engine(
+        engine,
+        cluster_word=cluster,
+        engine_command=engine_command,
+        engine_args=engine_args,
+        engine_version=engine_version,
+        clock_scale=clock_scale or asking.DEFAULT_CLOCK_SCALE,
+    )
+    if model is None and not chosen.engine.is_simulated:
+        raise UserError("--model is needed: the folder of the model to serve, or its name or hub id")
+    from search_spaces.space import enumerate_space  # noqa: PLC0415
+    from search_spaces.workload import Workload  # noqa: PLC0415
+
+    served = asking.served(model or asking.STORY_MODEL)
+    workload = Workload(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        concurrencies=asking.concurrencies_of(concurrency),
+    )
+    version = chosen.engine.version
+    current = asking.layout_of("--baseline", baseline, version) if baseline is not None else None
+    pins = asking.pins_of(pin or ())
+    budget_s = asking.budget_s_of(budget)
+    space = enumerate_space(
+        served.model, chosen.cluster, version, pins=pins, extra=() if current is None else (current,)
+    )
+    from tuner.request import Request  # noqa: PLC0415
+
+    root = Path.cwd() / DEFAULT_STORE
+    request = Request(
+        objective=wanted,
+        model=served.model,
+        model_path=served.model_path,
+        cluster=chosen.cluster,
+        workload=workload,
+        engine=chosen.engine,
+        storage_url=storage or f"sqlite:///{root / 'optuna.db'}",
+        tracking_uri=tracking_uri or f"sqlite:///{root / 'mlflow.db'}",
+        artifact_root=str(root / "artifacts"),
+        work_dir=str(root / "work"),
+        trials=trials,
+        budget_s=budget_s,
+        seed=seed,
+        port=port,
+        baseline=current,
+        pins=pins,
+        study_name=study or "",
+    )
+    from tuner.main_job import run  # noqa: PLC0415
+
+    raise typer.Exit(run(request, space, json_output=json_output, notices=chosen.notices))
+
+
+def _interrupt(_signal: int, _frame: FrameType | None) -> None:
+    """Every way of asking the tuner to end takes the one road that is tested: that of Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def main(argv: Sequence[str] | None = None) -> NoReturn:
+    """The console command. Always ends by SystemExit, with the codes of `Exit`."""
+    # A tuner that a script starts in the background inherits an ignored SIGINT.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGHUP, _interrupt)
+    sys.exit(_guarded(lambda: app(args=None if argv is None else list(argv), standalone_mode=False)))
+
+
+def _guarded(command: Callable[[], object]) -> int:
+    import click  # noqa: PLC0415
+
+    try:
+        code = command()
+    except UserError as error:
+        Voice().say(f"tune: {' '.join(str(error).split())}")
+        return Exit.USER
+    except click.exceptions.Exit as exit_:
+        return exit_.exit_code
+    except click.ClickException as error:
+        Voice().say(f"tune: {error.format_message()}")
+        return Exit.USER
+    except (KeyboardInterrupt, click.Abort):
+        Voice().say("tune: interrupted")
+        return Exit.INTERRUPTED
+    return int(code) if isinstance(code, int) else Exit.DONE
+
+
+@app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
+def simulate(context: typer.Context) -> None:
+    """The simulated SGLang server on its own: `tune simulate --port P -- FLAGS`. Labelled as such everywhere."""
+    from tuner.simulator.__main__ import main as serve  # noqa: PLC0415
+
+    words = [w for w in context.args if w != "--"]
+    raise typer.Exit(serve(words))
+
+
+@app.command()
+def ui(
+    port: Annotated[int, typer.Option(help="On loopback.")] = 5000,
+    tracking_uri: Annotated[str | None, typer.Option(envvar="MLFLOW_TRACKING_URI", metavar="URI")] = None,
+) -> None:
+    """MLflow's own UI on this folder's store, on loopback."""
+    from tuner.tracking_store import find_experiment  # noqa: PLC0415
+    from tuner.ui import serve, url  # noqa: PLC0415
+
+    root = Path.cwd() / DEFAULT_STORE
+    uri = tracking_uri or f"sqlite:///{root / 'mlflow.db'}"
+    if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():
+        raise UserError(f"there is no study in {root}: run `tune --objective ...` in this folder first")
+    Voice().say(f"open {url('127.0.0.1', port, find_experiment(uri) or '')} (Ctrl-C ends it)")
+    raise typer.Exit(serve(uri, str(root / "artifacts"), "127.0.0.1", port))
+
+
+if __name__ == "__main__":
+    main()

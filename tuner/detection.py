@@ -1,0 +1,122 @@
+"""What this machine has: GPUs, and an SGLang that can be started."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+import shutil
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from search_spaces.catalogue import gpu_keys, load_gpu
+from search_spaces.errors import MalformedError
+from search_spaces.hardware import Cluster, Gpu
+from search_spaces.sglang.versions import NEWEST, EngineVersion
+
+_QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+_MODULE = "sglang.launch_server"
+_NOISE = re.compile(r"\b(nvidia|geforce|tesla|blackwell|sxm\d?|hbm\d?e?|\d+gb)\b")
+_MEMORY_SLACK = 0.05
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundGpu:
+    name: str
+    memory_mib: int
+
+
+def found_gpus() -> tuple[FoundGpu, ...]:
+    """What `nvidia-smi` lists; empty where there is no driver or no GPU."""
+    if shutil.which(_QUERY[0]) is None:
+        return ()
+    try:
+        output = subprocess.run(_QUERY, capture_output=True, text=True, timeout=30, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return ()
+    return parse_gpus(output)
+
+
+def parse_gpus(output: str) -> tuple[FoundGpu, ...]:
+    """The lines of `nvidia-smi --query-gpu=name,memory.total --format=csv,noheader,nounits`."""
+    found = []
+    for line in output.splitlines():
+        name, _, memory = line.rpartition(",")
+        if name and memory.strip().isdigit():
+            found.append(FoundGpu(name=name.strip(), memory_mib=int(memory)))
+    return tuple(found)
+
+
+def known_gpu(found: FoundGpu) -> Gpu | None:
+    """The catalogue's entry for a GPU as the driver names it: by name, and by memory within 5 %."""
+    wanted = _words(found.name)
+    candidates = [
+        gpu
+        for gpu in map(load_gpu, gpu_keys())
+        if not gpu.is_cpu
+        and abs(gpu.memory_mib - found.memory_mib) <= _MEMORY_SLACK * gpu.memory_mib
+        and (_words(gpu.key) <= wanted or _words(gpu.name) <= wanted or wanted <= _words(gpu.name))
+    ]
+    return max(candidates, key=lambda gpu: len(_words(gpu.name) & wanted), default=None)
+
+
+def _words(name: str) -> set[str]:
+    return set(_NOISE.sub(" ", name.lower().replace("-", " ")).split())
+
+
+def found_cluster(gpus: Sequence[FoundGpu]) -> Cluster | None:
+    """This machine as a cluster, where it has GPUs, all of one known kind."""
+    kinds = {gpu.name for gpu in gpus}
+    known = known_gpu(gpus[0]) if len(kinds) == 1 else None
+    return None if known is None else Cluster(gpu=known, gpus_per_node=len(gpus))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InstalledEngine:
+    """version: what the engine's package says; `rules` is the version whose rules are applied to it."""
+
+    version: str
+    rules: EngineVersion
+
+    @property
+    def is_known(self) -> bool:
+        return str(self.rules) == self.version
+
+
+def installed_engine(program: Sequence[str]) -> InstalledEngine | None:
+    """The SGLang that `program` would start; None where its version cannot be told.
+
+    A `python -m sglang.launch_server` is asked by that Python's package metadata, without importing SGLang.
+    """
+    if _MODULE not in program or "-m" not in program:
+        return None
+    python = program[: program.index("-m")]
+    question = "import importlib.metadata as m; print(m.version('sglang'))"
+    try:
+        answer = subprocess.run(
+            [*python, "-c", question], capture_output=True, text=True, timeout=60, check=True
+        ).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return _with_rules(answer[-1]) if answer else None
+
+
+def _with_rules(version: str) -> InstalledEngine:
+    try:
+        return InstalledEngine(version=version, rules=EngineVersion.parse(version))
+    except MalformedError:
+        return InstalledEngine(version=version, rules=NEWEST)
+
+
+def sglang_is_installed_here() -> bool:
+    try:
+        importlib.metadata.version("sglang")
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def shown_program(program: Sequence[str]) -> str:
+    """The program's name for people, without its folders."""
+    return " ".join((PurePath(program[0]).name, *program[1:]))

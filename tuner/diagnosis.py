@@ -1,0 +1,235 @@
+"""From how a server ended to one outcome: exit code, log and stage read together.
+
+The rules are data. Each quotes a text that the engine, torch, NCCL or the system prints (paths are under
+`sglang/srt/` of 0.5.23 unless they name another project), and says what such an end means. They are tried
+in order against the exception that came first, because that is the cause: a scheduler's exception makes the
+parent kill itself, so "Received sigquit" and exit code 137 say nothing by themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+
+from search_spaces.verdict import Stage
+from tuner.outcome import Crashed, Direction, Environment, Hung, Illegal, Outcome, OutOfMemory
+
+EXIT_ARGPARSE = 2
+EXIT_SIGKILL = 137
+EXIT_SIGTERM = 143
+
+
+class Kind(StrEnum):
+    OUT_OF_MEMORY = "out of memory"
+    CRASHED = "crashed"
+    HUNG = "hung"
+    ENVIRONMENT = "environment"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """pattern: searched in the block of the first exception, or in the whole log where there is none.
+
+    stage: where it happened, when the text itself says so. direction: for out of memory; None where it
+    follows from the stage.
+    """
+
+    kind: Kind
+    pattern: re.Pattern[str]
+    source: str
+    stage: Stage | None = None
+    direction: Direction | None = None
+
+
+def _rule(
+    kind: Kind, pattern: str, source: str, stage: Stage | None = None, direction: Direction | None = None
+) -> Rule:
+    return Rule(kind=kind, pattern=re.compile(pattern), source=source, stage=stage, direction=direction)
+
+
+RULES: tuple[Rule, ...] = (
+    _rule(
+        Kind.OUT_OF_MEMORY,
+        r"Loaded weights leave no GPU memory for the KV cache",
+        "mem_cache/kv_cache_configurator.py:3043",
+        Stage.KV_POOL,
+        Direction.RAISE_FRACTION,
+    ),
+    _rule(
+        Kind.OUT_OF_MEMORY,
+        r"Not enough memory\. Please try to increase --mem-fraction-static",
+        "pool_configurator.py:94",
+        Stage.KV_POOL,
+        Direction.RAISE_FRACTION,
+    ),
+    _rule(
+        Kind.OUT_OF_MEMORY,
+        r"max_running_request is zero|Memory pool size is too small",
+        "managers/tp_worker.py:420",
+        Stage.KV_POOL,
+        Direction.RAISE_FRACTION,
+    ),
+    _rule(
+        Kind.OUT_OF_MEMORY,
+        r"Capture (?:cuda|CUDA) graph failed: (?:CUDA out of memory|.*OutOfMemoryError)",
+        "model_executor/runner/decode_cuda_graph_runner.py:603",
+        Stage.GRAPHS,
+        Direction.LOWER_FRACTION,
+    ),
+    _rule(
+        Kind.OUT_OF_MEMORY,
+        r"CUDA out of memory|OutOfMemoryError|DefaultCPUAllocator: (?:can't|not enough)",
+        "torch: c10/cuda/CUDACachingAllocator.cpp, c10/core/CPUAllocator.cpp",
+    ),
+    _rule(Kind.CRASHED, r"illegal memory access|cudaErrorIllegalAddress", "CUDA runtime, error 700"),
+    _rule(Kind.HUNG, r"watchdog timeout", "managers/scheduler.py, forward watchdog"),
+    _rule(Kind.ENVIRONMENT, r"[Aa]ddress already in use|\[Errno 98\]", "asyncio, uvicorn, zmq"),
+    _rule(
+        Kind.ENVIRONMENT,
+        r"memory capacity is unbalanced\. Some GPUs may be occupied",
+        "distributed/bootstrap.py:441",
+    ),
+    _rule(
+        Kind.ENVIRONMENT,
+        r"does not appear to have a file named|Repo id must be|is not a local folder and is not a valid model"
+        r"|OSError: .*(?:config\.json|couldn't connect)|Cannot find any model weights",
+        "transformers: utils/hub.py; model_loader/loader.py",
+    ),
+    _rule(
+        Kind.ENVIRONMENT,
+        r"ModuleNotFoundError|ImportError|is not installed\. Please install|is not available\. Please install",
+        "the interpreter; layers/moe/token_dispatcher/deepep.py:382",
+    ),
+    _rule(Kind.ENVIRONMENT, r"No space left on device|\[Errno 28\]", "the file system"),
+    _rule(Kind.CRASHED, r"NCCL (?:error|failure|WARN)|ncclUnhandledCudaError|ncclSystemError", "NCCL"),
+    _rule(Kind.CRASHED, r"CUDA error: ", "CUDA runtime"),
+    # Seen only where no scheduler left an exception of its own: then nothing says why it died.
+    _rule(Kind.CRASHED, r"scheduler died during initialization", "entrypoints/engine.py"),
+)
+
+# Exceptions by which SGLang refuses a configuration before it touches a GPU's memory in earnest.
+_REFUSALS = re.compile(
+    r"^(?:\w+\.)*(AssertionError|ValueError|ZeroDivisionError|NotImplementedError|TypeError|KeyError"
+    r"|RuntimeError|OverflowError)\b"
+)
+_REFUSING_STAGES = frozenset({str(Stage.RESOLVE), str(Stage.INIT), str(Stage.WEIGHTS)})
+_EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit)\b(?::.*)?$")
+_SCHEDULER_EXCEPTION = "Scheduler hit an exception"
+_TRACEBACK = "Traceback (most recent call last)"
+_WATCHDOG_LIMIT = re.compile(r"watchdog_timeout=(\d+)")
+WATCHDOG_DEFAULT_S = 300.0
+_USAGE_ERROR = re.compile(r"^.*: error: (.*)$", re.MULTILINE)
+
+
+def diagnose(*, exit_code: int, log: str, stage: str) -> Outcome:
+    """The outcome of a server that ended by itself.
+
+    stage: what it was last seen busy with. log: its output, at least the last part.
+    """
+    if exit_code == EXIT_ARGPARSE and (usage := _USAGE_ERROR.search(log)):
+        return Illegal(cause=usage[1].strip(), stage=Stage.PARSE, exit_code=exit_code, evidence=(usage[0].strip(),))
+    block = _first_exception(log)
+    cause, evidence = _cause(block)
+    for rule in RULES:
+        if found := rule.pattern.search("\n".join(block) if block else log):
+            return _outcome_of(rule, cause or found[0], evidence or (found[0],), exit_code, stage)
+    if cause and stage in _REFUSING_STAGES and _REFUSALS.match(cause):
+        where = Stage.MODEL if stage == Stage.WEIGHTS else stage
+        return Illegal(cause=cause, stage=where, exit_code=exit_code, evidence=evidence)
+    if not cause and exit_code in {EXIT_SIGKILL, EXIT_SIGTERM}:
+        signal = "SIGKILL" if exit_code == EXIT_SIGKILL else "SIGTERM"
+        return Environment(
+            cause=f"ended from outside by {signal}, without an exception of its own",
+            stage=stage,
+            exit_code=exit_code,
+            evidence=_last_lines(log),
+        )
+    return Crashed(
+        cause=cause or f"exit code {exit_code} without an exception in the log",
+        stage=stage,
+        exit_code=exit_code,
+        evidence=evidence or _last_lines(log),
+    )
+
+
+def _outcome_of(rule: Rule, cause: str, evidence: tuple[str, ...], exit_code: int, stage: str) -> Outcome:
+    where = str(rule.stage or stage)
+    match rule.kind:
+        case Kind.OUT_OF_MEMORY:
+            return OutOfMemory(
+                cause=cause,
+                stage=where,
+                direction=rule.direction or _direction(where),
+                exit_code=exit_code,
+                shortfall_bytes=_shortfall_bytes(cause),
+                evidence=evidence,
+            )
+        case Kind.CRASHED:
+            return Crashed(cause=cause, stage=where, exit_code=exit_code, evidence=evidence)
+        case Kind.HUNG:
+            limit = _WATCHDOG_LIMIT.search(cause)
+            return Hung(stage=where, silent_s=float(limit[1]) if limit else WATCHDOG_DEFAULT_S, evidence=evidence)
+        case Kind.ENVIRONMENT:
+            return Environment(cause=cause, stage=where, exit_code=exit_code, evidence=evidence)
+
+
+def _direction(stage: str) -> Direction:
+    """While weights load, no fraction helps; later, what lies outside the static fraction ran out."""
+    before_the_pool = {str(Stage.RESOLVE), str(Stage.INIT), str(Stage.WEIGHTS)}
+    return Direction.SPLIT_FURTHER if stage in before_the_pool else Direction.LOWER_FRACTION
+
+
+_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_ALLOCATION = re.compile(
+    r"Tried to allocate ([\d.]+) (KiB|MiB|GiB).*?of which ([\d.]+) (bytes|KiB|MiB|GiB) is free", re.DOTALL
+)
+
+
+def _shortfall_bytes(cause: str) -> int | None:
+    """What torch says it wanted, less what it says was free; None where it does not say."""
+    found = _ALLOCATION.search(cause)
+    if found is None:
+        return None
+    wanted = float(found[1]) * _UNITS[found[2]]
+    free = float(found[3]) * _UNITS.get(found[4], 1)
+    return max(round(wanted - free), 1)
+
+
+def _first_exception(log: str) -> list[str]:
+    """The lines of the first scheduler exception, else of the first traceback; empty where there is none."""
+    lines = log.splitlines()
+    for mark in (_SCHEDULER_EXCEPTION, _TRACEBACK):
+        start = next((i for i, line in enumerate(lines) if mark in line), None)
+        if start is None:
+            continue
+        end = next((i for i in range(start + 1, len(lines)) if _EXCEPTION_LINE.match(lines[i])), None)
+        if end is None:
+            return lines[start:]
+        # Chained exceptions go on: the last one of the block is what was raised in the end.
+        stop = end + 1
+        while stop < len(lines) and (not lines[stop].strip() or not _starts_a_record(lines[stop])):
+            stop += 1
+        return lines[start:stop]
+    return []
+
+
+def _starts_a_record(line: str) -> bool:
+    """A new log record or a new actor's words, which do not belong to the exception before it."""
+    return line.startswith("[") or "sigquit" in line.lower() or "SIGQUIT" in line
+
+
+def _cause(block: list[str]) -> tuple[str, tuple[str, ...]]:
+    """The exception's own words and the lines that show where it came from."""
+    marks = [i for i, line in enumerate(block) if _EXCEPTION_LINE.match(line)]
+    if not marks:
+        return "", tuple(block[-3:])
+    last = marks[-1]
+    frames = [line.strip() for line in block[:last] if line.strip().startswith("File ")]
+    message = [line for line in block[last:] if line.strip()]
+    cause = " ".join(line.strip() for line in message[:4])
+    return cause, (*message[:8], *frames[-2:])
+
+
+def _last_lines(log: str, count: int = 5) -> tuple[str, ...]:
+    return tuple(line for line in log.splitlines() if line.strip())[-count:]

@@ -1,0 +1,55 @@
+"""What is being optimised, read off a prediction or a measurement."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from cost_models.prediction import Prediction
+from search_spaces.errors import UnknownNameError
+from tuner.measurement import Measurement
+
+
+class Objective(StrEnum):
+    PEAK_THROUGHPUT = "peak_throughput"
+    """Output tokens per second of the whole deployment at the best rung of the ladder."""
+    C1_LATENCY = "c1_latency"
+    """Mean time per output token at concurrency 1, in seconds."""
+
+    @classmethod
+    def parse(cls, word: str) -> Objective:
+        key = word.strip().lower().replace("-", "_")
+        if key not in {o.value for o in cls}:
+            raise UnknownNameError("objective", word, [o.value for o in cls])
+        return cls(key)
+
+    @property
+    def maximise(self) -> bool:
+        return self is Objective.PEAK_THROUGHPUT
+
+    @property
+    def unit(self) -> str:
+        """Unit of `value_of`, SI; see `shown` for people."""
+        return "tok/s" if self is Objective.PEAK_THROUGHPUT else "s"
+
+    def value_of(self, measurement: Measurement) -> float | None:
+        """None where the measurement lacks the rung that the objective is read from."""
+        if self is Objective.PEAK_THROUGHPUT:
+            return measurement.peak.output_tok_per_s if measurement.rungs else None
+        rung = measurement.at(1)
+        return rung.tpot_s.mean if rung else None
+
+    def predicted_by(self, prediction: Prediction) -> float:
+        if self is Objective.PEAK_THROUGHPUT:
+            return max(p.output_tok_per_s for p in prediction.points)
+        return next(p.tpot_s for p in prediction.points if p.concurrency == 1)
+
+    def is_better(self, a: float, b: float) -> bool:
+        return a > b if self.maximise else a < b
+
+    def gain(self, value: float, baseline: float) -> float:
+        """How many times better `value` is than `baseline`; above 1 is better."""
+        return value / baseline if self.maximise else baseline / value
+
+    def shown(self, value: float) -> str:
+        """For people: `961 tok/s`, `15.3 ms per output token`."""
+        return f"{value:.4g} tok/s" if self.maximise else f"{value * 1e3:.4g} ms/token"

@@ -1,0 +1,146 @@
+"""How a trial ended: a closed set of values, each matched exhaustively where it matters.
+
+Measured       the whole ladder was climbed
+StoppedEarly   some rungs were measured, then the climb was ended on purpose
+Illegal        the engine refuses the layout
+OutOfMemory    at a stage, with the direction in which `mem_fraction_static` has to move
+Crashed        the engine died, or its requests failed
+Hung           no progress for longer than the stage allows
+Environment    nothing was learnt about the layout: port, missing model or package, killed from outside
+Interrupted    the tuner itself was stopped
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from tuner.measurement import Measurement
+
+
+class Direction(StrEnum):
+    """What would get past an out-of-memory end."""
+
+    RAISE_FRACTION = "raise mem_fraction_static"
+    LOWER_FRACTION = "lower mem_fraction_static"
+    SPLIT_FURTHER = "split the weights over more GPUs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    measurement: Measurement
+    kind: Literal["measured"] = "measured"
+
+    @property
+    def summary(self) -> str:
+        return f"{len(self.measurement.rungs)} rungs measured"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedEarly:
+    measurement: Measurement
+    reason: str
+    kind: Literal["stopped early"] = "stopped early"
+
+    @property
+    def summary(self) -> str:
+        return self.reason
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Illegal:
+    """cause: the engine's own words. stage: where it refused."""
+
+    cause: str
+    stage: str
+    exit_code: int | None
+    evidence: tuple[str, ...] = ()
+    kind: Literal["illegal"] = "illegal"
+
+    @property
+    def summary(self) -> str:
+        return f"refused at {self.stage}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfMemory:
+    """shortfall_bytes: by how much, on the GPU that failed; None where the engine does not say."""
+
+    cause: str
+    stage: str
+    direction: Direction
+    exit_code: int | None
+    shortfall_bytes: int | None = None
+    evidence: tuple[str, ...] = ()
+    kind: Literal["out of memory"] = "out of memory"
+
+    @property
+    def summary(self) -> str:
+        return f"out of memory at {self.stage} ({self.direction}): {self.cause}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crashed:
+    cause: str
+    stage: str
+    exit_code: int | None
+    evidence: tuple[str, ...] = ()
+    kind: Literal["crashed"] = "crashed"
+
+    @property
+    def summary(self) -> str:
+        return f"crashed at {self.stage}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hung:
+    stage: str
+    silent_s: float
+    """Wall seconds without any sign of progress."""
+    evidence: tuple[str, ...] = ()
+    kind: Literal["hung"] = "hung"
+
+    @property
+    def summary(self) -> str:
+        return f"hung at {self.stage}: no progress for {self.silent_s:.0f} s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    cause: str
+    stage: str
+    exit_code: int | None
+    evidence: tuple[str, ...] = ()
+    kind: Literal["environment"] = "environment"
+
+    @property
+    def summary(self) -> str:
+        return f"environment at {self.stage}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Interrupted:
+    cause: str
+    kind: Literal["interrupted"] = "interrupted"
+
+    @property
+    def summary(self) -> str:
+        return self.cause
+
+
+Outcome = Measured | StoppedEarly | Illegal | OutOfMemory | Crashed | Hung | Environment | Interrupted
+
+
+def measurement_of(outcome: Outcome) -> Measurement | None:
+    return outcome.measurement if isinstance(outcome, Measured | StoppedEarly) else None
+
+
+def evidence_of(outcome: Outcome) -> tuple[str, ...]:
+    """The log lines that show it, most telling first."""
+    return () if isinstance(outcome, Measured | StoppedEarly | Interrupted) else outcome.evidence
+
+
+def teaches_about_layout(outcome: Outcome) -> bool:
+    """Whether the end says something about the layout itself, so that it need not be tried again."""
+    return not isinstance(outcome, Environment | Interrupted)

@@ -1,0 +1,76 @@
+"""What was asked for, frozen: everything after the command line works from this value alone."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+
+from search_spaces.hardware import Cluster
+from search_spaces.layout import Layout
+from search_spaces.model import Model
+from search_spaces.workload import Workload
+from tuner.engine import Engine
+from tuner.objective import Objective
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """model_path: what `--model-path` gets. trials: live trials of the study in all, earlier ones included.
+    budget_s: wall seconds for this call; None for no limit. pins: layout fields held fixed.
+    storage_url, tracking_uri: where Optuna and MLflow keep what they are told. port: 0 for any free one.
+    """
+
+    objective: Objective
+    model: Model
+    model_path: str
+    cluster: Cluster
+    workload: Workload
+    engine: Engine
+    storage_url: str
+    tracking_uri: str
+    artifact_root: str
+    work_dir: str
+    trials: int
+    budget_s: float | None = None
+    seed: int = 0
+    port: int = 0
+    baseline: Layout | None = None
+    pins: Mapping[str, int | float | str] = field(default_factory=dict)
+    study_name: str = ""
+
+    @property
+    def context(self) -> dict[str, object]:
+        """What a measurement depends on besides the layout: equal contexts share measurements."""
+        model = {k: str(v) for k, v in asdict(self.model).items() if k not in {"name", "source"}}
+        return {
+            "model": self.model.name,
+            "model_facts": _digest(model),
+            "cluster": self.cluster.name,
+            "engine": self.engine.name,
+            "engine_version": str(self.engine.version),
+            "engine_args": list(self.engine.extra_args),
+            "workload": asdict(self.workload),
+        }
+
+    @property
+    def context_key(self) -> str:
+        return _digest(self.context)
+
+    @property
+    def study(self) -> str:
+        """The study's name: given, or made of what was asked, so that the same command finds it again."""
+        if self.study_name:
+            return self.study_name
+        asked = {
+            **self.context,
+            "objective": self.objective,
+            "pins": dict(self.pins),
+            "baseline": None if self.baseline is None else asdict(self.baseline),
+        }
+        return f"{self.objective}-{self.model.name}-{self.cluster.name}-{self.engine.name}-{_digest(asked)}"
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:8]

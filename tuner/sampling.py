@@ -1,0 +1,172 @@
+"""An Optuna sampler that proposes only legal layouts, starts from the theory and learns its error.
+
+Each candidate has a predicted score; what is learnt from finished trials is the residual between measured
+and predicted (`tuner.residual_process`). The next candidate is the one of the largest expected improvement
+times the probability that it works at all. With nothing measured this is the order of the prediction.
+
+The sampler keeps no state of its own: it rebuilds itself from the study's trials at every call, so that a
+study goes on in another process where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler, RandomSampler
+from optuna.study import Study, StudyDirection
+from optuna.trial import FrozenTrial, TrialState
+
+from search_spaces.layout import Layout
+from tuner.residual_process import expected_improvement, posterior, success_probability
+
+Params = Mapping[str, Any]
+
+OUTCOME_ATTR = "outcome"
+"""Trial user attribute: the kind of the outcome, as `tuner.outcome` names it."""
+INCONCLUSIVE = frozenset({"environment", "interrupted"})
+MAX_TRIES = 2
+"""A layout whose trials taught nothing about it is tried once more, not for ever."""
+MEASUREMENT_NOISE = 0.03
+"""Standard deviation of a repeated measurement, in log units: 3 to 10 % between public repeats."""
+
+_DIMENSIONS = (
+    "tp_size",
+    "pp_size",
+    "dp_size",
+    "attn_dp_size",
+    "attn_cp_size",
+    "ep_size",
+    "moe_dp_size",
+    "moe_a2a_backend",
+    "mem_fraction_static",
+)
+
+
+def params_of(layout: Layout) -> dict[str, Any]:
+    """The layout as Optuna parameters: the dimensions that the space varies."""
+    return {name: getattr(layout, name) for name in _DIMENSIONS}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """score: log of the predicted objective, larger is better, whatever the objective's direction."""
+
+    layout: Layout
+    score: float
+
+
+class LayoutSampler(BaseSampler):
+    """candidates: what may be proposed. noise: of one measurement, in log units."""
+
+    def __init__(self, candidates: Sequence[Scored], *, noise: float = MEASUREMENT_NOISE) -> None:
+        if not candidates:
+            raise ValueError("a sampler needs at least one candidate")
+        self._layouts = [c.layout for c in candidates]
+        self._params = [params_of(c.layout) for c in candidates]
+        self._index = {_key(p): i for i, p in enumerate(self._params)}
+        if len(self._index) != len(candidates):
+            raise ValueError("candidates must differ in the dimensions of the space")
+        self._prior = np.array([c.score for c in candidates])
+        self._features = _features(self._params)
+        self._noise = noise
+        self._independent = RandomSampler(seed=0)
+
+    def infer_relative_search_space(
+        self,
+        study: Study,  # noqa: ARG002 - Optuna's interface
+        trial: FrozenTrial,  # noqa: ARG002
+    ) -> dict[str, BaseDistribution]:
+        return dict(self.distributions)
+
+    @property
+    def distributions(self) -> dict[str, CategoricalDistribution]:
+        """For each dimension the values that some candidate has."""
+        values: dict[str, dict[Any, None]] = {name: {} for name in _DIMENSIONS}
+        for params in self._params:
+            for name, value in params.items():
+                values[name][value] = None
+        return {name: CategoricalDistribution(tuple(found)) for name, found in values.items()}
+
+    def sample_relative(
+        self,
+        study: Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],  # noqa: ARG002
+    ) -> dict[str, Any]:
+        """The parameters of the most promising candidate not yet tried."""
+        others = [t for t in study.get_trials(deepcopy=False) if t.number != trial.number]
+        sign = 1 if study.direction is StudyDirection.MAXIMIZE else -1
+        return dict(self._params[self._most_promising(others, sign=sign)])
+
+    def sample_independent(
+        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
+    ) -> Any:
+        return self._independent.sample_independent(study, trial, param_name, param_distribution)
+
+    def layout_of(self, params: Params) -> Layout:
+        """Raises KeyError for parameters that are no candidate's."""
+        return self._layouts[self._index[_key(params)]]
+
+    def open_candidates(self, trials: Sequence[FrozenTrial]) -> list[int]:
+        """Those that may still be proposed: not tried, or tried once without learning anything."""
+        tries: dict[int, int] = {}
+        conclusive: set[int] = set()
+        for i, t in self._tried(trials):
+            tries[i] = tries.get(i, 0) + 1
+            if not (t.state.is_finished() and t.user_attrs.get(OUTCOME_ATTR) in INCONCLUSIVE):
+                conclusive.add(i)
+        return [i for i in range(len(self._params)) if i not in conclusive and tries.get(i, 0) < MAX_TRIES]
+
+    def _tried(self, trials: Sequence[FrozenTrial]) -> Iterator[tuple[int, FrozenTrial]]:
+        for t in trials:
+            i = self._index.get(_key(t.params))
+            if i is not None:
+                yield i, t
+
+    def _most_promising(self, trials: Sequence[FrozenTrial], *, sign: int) -> int:
+        """sign: +1 where larger values are better, -1 where smaller ones are."""
+        measured: list[tuple[int, float]] = []
+        attempts: list[tuple[int, float]] = []
+        for i, t in self._tried(trials):
+            if t.state is TrialState.COMPLETE and t.value is not None and t.value > 0:
+                measured.append((i, sign * float(np.log(t.value))))
+                attempts.append((i, 1.0))
+            elif t.state is TrialState.PRUNED:
+                attempts.append((i, 0.0))
+        observed = np.array([i for i, _ in measured], dtype=int)
+        scores = np.array([s for _, s in measured])
+        believed = posterior(self._features, observed, scores - self._prior[observed], noise=self._noise)
+        mean = self._prior + believed.mean
+        best = scores.max() if len(scores) else self._prior.max()
+        gain = expected_improvement(mean, believed.std, float(best))
+        tried = np.array([i for i, _ in attempts], dtype=int)
+        worked = np.array([w for _, w in attempts])
+        promise = gain * success_probability(self._features, tried, worked)
+        # Ties, and gains too small to tell apart, fall back on the believed score.
+        return max(self.open_candidates(trials), key=lambda i: (promise[i], mean[i]))
+
+
+def _key(params: Params) -> tuple[Any, ...]:
+    return tuple(params.get(name) for name in _DIMENSIONS)
+
+
+def _features(params: Sequence[Params]) -> NDArray[np.float64]:
+    """(n, d): log2 of sizes, the fraction in steps of 0.1, the backend as indicator columns; constant columns
+    dropped. One unit is one doubling, or one step, so that distances mean the same in every space."""
+    columns = []
+    for name in _DIMENSIONS:
+        values = [p[name] for p in params]
+        if name == "moe_a2a_backend":
+            columns += [[float(v == kind) for v in values] for kind in sorted(set(values))]
+        elif name == "mem_fraction_static":
+            columns.append([10.0 * (v if v is not None else 0.0) for v in values])
+        else:
+            columns.append([float(np.log2(v)) for v in values])
+    matrix = np.array(columns).T
+    varying = matrix[:, np.ptp(matrix, axis=0) > 0]
+    return varying if varying.shape[1] else np.zeros((len(params), 1))

@@ -1,0 +1,383 @@
+"""The study: ask for a layout, run it, tell what happened, until the budget ends; then measure the best again."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from cost_models.estimate import predict
+from cost_models.prediction import DoesNotFit, Prediction
+from search_spaces.errors import UserError
+from search_spaces.layout import Layout
+from search_spaces.space import Space
+from tuner import report
+from tuner.events import Listener, Notice, RequestsDone, RungMeasured, StageReached, TrialEnded, TrialStarted
+from tuner.measurement import Rung
+from tuner.outcome import Environment, Interrupted, measurement_of, teaches_about_layout
+from tuner.record import Origin, TrialRecord
+from tuner.request import Request
+from tuner.sampling import LayoutSampler, Scored
+from tuner.servers.protocol import Launch, Launcher
+from tuner.standing import standings
+from tuner.study_result import StudyResult
+from tuner.study_store import StudyStore
+from tuner.tracking import Tracker, TrackingError
+from tuner.trial import Patience, Trial, TrialResult, Watcher
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+HOST = "127.0.0.1"
+FINALISTS = 2
+CONFIRMATIONS = 3
+ENVIRONMENT_ENDS_IN_A_ROW = 3
+"""After so many trials that the environment ended, more of them will not help."""
+
+
+def run_study(
+    request: Request, space: Space, *, launcher: Launcher, patience: Patience, listener: Listener
+) -> StudyResult:
+    """Runs or resumes the study of `request` over `space`.
+
+    Raises UserError before anything is started when nothing fits or a store cannot be used. Any other
+    exception leaves the study resumable, its runs ended and no server behind.
+    """
+    fitting, does_not_fit = _sift(request, space)
+    sampler = LayoutSampler([Scored(layout=p.requested, score=_score(request, p.prediction)) for p in fitting.values()])
+    with _only_one(request):
+        store = StudyStore(request, sampler)
+        tracker = Tracker.open(request)
+        search = _Search(request, space, fitting, store, tracker, launcher, patience, listener)
+        return search.run(does_not_fit)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fitting:
+    requested: Layout
+    effective: Layout
+    prediction: Prediction
+
+
+def _sift(request: Request, space: Space) -> tuple[dict[Layout, _Fitting], tuple[DoesNotFit, ...]]:
+    """What fits, by requested layout, and what does not. Nothing is dropped for being slow."""
+    fitting: dict[Layout, _Fitting] = {}
+    does_not_fit: list[DoesNotFit] = []
+    for candidate in space.candidates:
+        estimate = predict(request.model, request.cluster, candidate.effective, request.workload)
+        if isinstance(estimate, DoesNotFit):
+            does_not_fit.append(estimate)
+        else:
+            fitting[candidate.requested] = _Fitting(
+                requested=candidate.requested, effective=candidate.effective, prediction=estimate
+            )
+    if not fitting:
+        least = min(does_not_fit, key=lambda d: d.shortfall_bytes)
+        raise UserError(
+            f"{request.model.name} does not fit on {request.cluster.name} in any of {len(does_not_fit)} legal "
+            f"layouts; the nearest, {least.layout.label}: {least.message}"
+        )
+    return fitting, tuple(does_not_fit)
+
+
+def _score(request: Request, prediction: Prediction) -> float:
+    value = math.log(request.objective.predicted_by(prediction))
+    return value if request.objective.maximise else -value
+
+
+@contextlib.contextmanager
+def _only_one(request: Request) -> Iterator[None]:
+    """Two tuners on one study would settle each other's trials."""
+    folder = Path(request.work_dir)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / f"{request.study}.lock").open("a+")
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}") from None
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.seek(0)
+            raise UserError(
+                f"study {request.study!r} is being run by process {lock.read().strip() or 'unknown'}; "
+                "wait for it, or name another with --study"
+            ) from None
+        lock.truncate(0)
+        lock.write(str(os.getpid()))
+        lock.flush()
+        yield
+
+
+class _Search:
+    def __init__(
+        self,
+        request: Request,
+        space: Space,
+        fitting: dict[Layout, _Fitting],
+        store: StudyStore,
+        tracker: Tracker,
+        launcher: Launcher,
+        patience: Patience,
+        listener: Listener,
+    ) -> None:
+        self._request = request
+        self._space = space
+        self._fitting = fitting
+        self._store = store
+        self._tracker = tracker
+        self._launcher = launcher
+        self._patience = patience
+        self.tell = listener
+        self._deadline = None if request.budget_s is None else time.monotonic() + request.budget_s
+
+    def run(self, does_not_fit: tuple[DoesNotFit, ...]) -> StudyResult:
+        try:
+            run_id = self._tracker.start_study(
+                self._request, study=self._request.study, facts=self._facts(does_not_fit)
+            )
+        except TrackingError as error:
+            raise UserError(f"MLflow does not take the study: {error}") from error
+        interrupted = False
+        try:
+            self._settle_and_adopt()
+            stopped_because = self._search(run_id)
+        except KeyboardInterrupt:
+            interrupted, stopped_because = True, "interrupted; the same command goes on from here"
+        except BaseException:
+            note = "The tuner failed; the same command goes on from here."
+            self._tracked(self._tracker.end_study, run_id, status="FAILED", note=note, summary={})
+            raise
+        result = self._result(run_id, does_not_fit, stopped_because, interrupted=interrupted)
+        self._tracked(
+            self._tracker.end_study,
+            run_id,
+            status="KILLED" if interrupted else "FINISHED" if result.winner else "FAILED",
+            note=report.note(result),
+            summary=report.document(result),
+            records=result.records,
+        )
+        return result
+
+    def _result(
+        self, run_id: str, does_not_fit: tuple[DoesNotFit, ...], stopped_because: str, *, interrupted: bool
+    ) -> StudyResult:
+        records = tuple(self._store.records())
+        return StudyResult(
+            request=self._request,
+            space=self._space,
+            records=records,
+            standings=standings(records, self._request.objective),
+            does_not_fit=does_not_fit,
+            stopped_because=stopped_because,
+            interrupted=interrupted,
+            tracking_uri=self._tracker.tracking_uri,
+            experiment_id=self._tracker.experiment_id,
+            run_id=run_id,
+            run_url=self._tracker.run_url(run_id),
+        )
+
+    def _facts(self, does_not_fit: tuple[DoesNotFit, ...]) -> dict[str, object]:
+        return {
+            "legal_layouts": len(self._space.candidates),
+            "refused_combinations": sum(self._space.refused.values()),
+            "do_not_fit": len(does_not_fit),
+            "searched_layouts": len(self._fitting),
+        }
+
+    def _settle_and_adopt(self) -> None:
+        for record in self._store.settle():
+            self.tell(
+                Notice(
+                    text=f"trial {record.number} ({record.requested.label}) was running when the tuner was killed: "
+                    "settled as interrupted; its layout may be tried once more"
+                )
+            )
+        adopted = self._store.adopt()
+        for record in adopted:
+            self._tracked(self._tracker.record_reused, record)
+        if adopted:
+            sources = sorted({r.reused_from.split("#")[0] for r in adopted})
+            self.tell(
+                Notice(text=f"reusing {len(adopted)} measurements of {', '.join(sources)}: they are not run again")
+            )
+        for layout, origin in (
+            (self._space.baseline.requested, Origin.BASELINE),
+            (self._request.baseline, Origin.USER),
+        ):
+            if layout is not None and self._wants(layout):
+                self._store.enqueue(layout, origin)
+
+    def _wants(self, layout: Layout) -> bool:
+        """Whether a live trial of `layout` can still teach something."""
+        known = {r.requested for r in self._store.records() if teaches_about_layout(r.outcome)}
+        return layout in self._fitting and layout not in known
+
+    def _search(self, run_id: str) -> str:
+        """Returns why it stopped."""
+        environment_ends = 0
+        while True:
+            records = self._store.records()
+            live = sum(1 for r in records if r.origin not in _EXTRA and teaches_about_layout(r.outcome))
+            if live >= self._request.trials:
+                stopped = f"{live} of {self._request.trials} trials done"
+                break
+            if self._out_of_time():
+                stopped = "the time budget is used up"
+                break
+            record = self._one_trial(run_id)
+            if record is None:
+                stopped = "every layout that fits has been tried"
+                break
+            environment_ends = environment_ends + 1 if isinstance(record.outcome, Environment) else 0
+            if environment_ends >= ENVIRONMENT_ENDS_IN_A_ROW:
+                return f"{environment_ends} trials in a row were ended by the environment: {record.outcome.summary}"
+        self._confirm(run_id)
+        return stopped
+
+    def _confirm(self, run_id: str) -> None:
+        """Measures the leaders again: the order of single runs may be noise.
+
+        A second run may dethrone a leader, so the next one is asked too, a few times at most.
+        """
+        for _ in range(CONFIRMATIONS):
+            leaders = standings(self._store.records(), self._request.objective)[:FINALISTS]
+            single = [s for s in leaders if len(s.values) == 1 and s.requested in self._fitting]
+            if not single or self._out_of_time():
+                return
+            self._store.enqueue(single[0].requested, Origin.CONFIRMATION, again=True)
+            self._one_trial(run_id)
+
+    def _out_of_time(self) -> bool:
+        return self._deadline is not None and time.monotonic() > self._deadline
+
+    def _one_trial(self, run_id: str) -> TrialRecord | None:
+        """Asks, runs, tells. None when there is nothing left to ask for."""
+        asked = self._store.ask()
+        if asked is None:
+            return None
+        trial, layout, origin = asked
+        chosen = self._fitting[layout]
+        request = self._request
+        port = request.port or self._launcher.free_port()
+        command = request.engine.command(layout, model_path=request.model_path, host=HOST, port=port)
+        record = TrialRecord(
+            number=trial.number,
+            requested=layout,
+            effective=chosen.effective,
+            origin=origin,
+            outcome=Interrupted(cause="running"),
+            value=None,
+            prediction=chosen.prediction,
+            command=command,
+            duration_s=0.0,
+        )
+        self._store.keep(trial, record)
+        record = replace(
+            record,
+            run_id=self._tracked(
+                self._tracker.start_trial,
+                number=trial.number,
+                requested=layout,
+                effective=chosen.effective,
+                origin=origin,
+                prediction=chosen.prediction,
+                command=command,
+            )
+            or "",
+        )
+        self._store.keep(trial, record)
+        self.tell(
+            TrialStarted(
+                number=trial.number,
+                layout=layout,
+                origin=origin,
+                predicted=request.objective.predicted_by(chosen.prediction),
+            )
+        )
+        log_path = Path(request.work_dir) / request.study / str(trial.number) / "server.log"
+        launch = Launch(command=command, host=HOST, port=port, log_path=log_path)
+        began_s = time.monotonic()
+        result = TrialResult(outcome=record.outcome, requests={}, duration_s=0.0)
+        try:
+            result = self._trial().run(launch, _Relay(self, record))
+        except KeyboardInterrupt:
+            result = replace(
+                result,
+                outcome=Interrupted(cause="ended by a person or a signal"),
+                duration_s=time.monotonic() - began_s,
+            )
+            raise
+        except BaseException as error:
+            result = replace(
+                result,
+                outcome=Interrupted(cause=f"the tuner failed: {type(error).__name__}: {error}"),
+                duration_s=time.monotonic() - began_s,
+            )
+            raise
+        finally:
+            measurement = measurement_of(result.outcome)
+            record = replace(
+                record,
+                outcome=result.outcome,
+                duration_s=result.duration_s,
+                value=None if measurement is None else request.objective.value_of(measurement),
+            )
+            self._store.tell(trial, record)
+            self._tracked(self._tracker.end_trial, record, rung_requests=result.requests, log_path=log_path)
+            best = standings(self._store.records(), request.objective)
+            if best and record.value is not None:
+                self._tracked(self._tracker.log_best, run_id, record.number, best[0].value)
+            self.tell(TrialEnded(record=record, best=best[0] if best else None))
+        return record
+
+    def log_rung(self, record: TrialRecord, rung: Rung) -> None:
+        if record.run_id:
+            self._tracked(self._tracker.log_rung, record.run_id, rung)
+
+    def _tracked(self, write: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
+        """A write to MLflow. A store that fails in mid-study costs the page, never the trial: Optuna has it."""
+        try:
+            return write(*args, **kwargs)
+        except TrackingError as error:
+            self.tell(Notice(text=f"MLflow did not take a write, the study goes on: {error}"))
+            return None
+
+    def _trial(self) -> Trial:
+        return Trial(
+            engine=self._request.engine,
+            launcher=self._launcher,
+            workload=self._request.workload,
+            vocab_size=self._request.model.vocab_size,
+            seed=self._request.seed,
+            patience=self._patience,
+            deadline=self._deadline,
+        )
+
+
+_EXTRA = frozenset({Origin.REUSED, Origin.CONFIRMATION})
+
+
+class _Relay(Watcher):
+    """Passes on what a trial tells, to whoever shows it and to the record."""
+
+    def __init__(self, search: _Search, record: TrialRecord) -> None:
+        self._search = search
+        self._record = record
+
+    def on_stage(self, stage: str) -> None:
+        self._search.tell(StageReached(number=self._record.number, stage=stage))
+
+    def on_requests(self, concurrency: int, done: int, total: int) -> None:
+        number = self._record.number
+        self._search.tell(RequestsDone(number=number, concurrency=concurrency, done=done, total=total))
+
+    def on_rung(self, rung: Rung) -> None:
+        self._search.log_rung(self._record, rung)
+        self._search.tell(RungMeasured(number=self._record.number, rung=rung))

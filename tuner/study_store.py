@@ -1,0 +1,254 @@
+"""The study as Optuna keeps it: opened, settled, asked, told, and read back as trial records.
+
+The record of each trial is kept whole as a user attribute, so that a study can be reported, resumed and
+mined for measurements from the storage alone.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import RDBStorage
+from optuna.trial import FrozenTrial, Trial, TrialState
+from pydantic import ValidationError
+from sqlalchemy import event
+from sqlalchemy.engine import Engine as SqlEngine
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError
+
+from search_spaces.errors import UserError
+from search_spaces.layout import Layout
+from tuner.objective import Objective
+from tuner.outcome import (
+    Crashed,
+    Environment,
+    Hung,
+    Illegal,
+    Interrupted,
+    Measured,
+    Outcome,
+    OutOfMemory,
+    StoppedEarly,
+    measurement_of,
+)
+from tuner.record import Origin, TrialRecord, from_json, to_json
+from tuner.request import Request
+from tuner.sampling import OUTCOME_ATTR, LayoutSampler, params_of
+
+CONTEXT_ATTR = "context"
+ENGINE_ATTR = "engine"
+RECORD_ATTR = "record"
+ORIGIN_ATTR = "origin"
+UNKNOWN_SHORTFALL = 1.0
+_SQLITE = "sqlite:///"
+_GIB = 2**30
+
+
+def open_storage(url: str) -> RDBStorage:
+    """SQLite stores get a write-ahead log: readers see a study while it runs, and a trial costs 21 ms
+    instead of 299. Raises UserError when the store cannot be opened or written."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    if url.startswith(_SQLITE):
+        folder = Path(url.removeprefix(_SQLITE)).parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot create the folder of the study storage {folder}: {error.strerror}") from None
+        if not os.access(folder, os.W_OK):
+            raise UserError(f"the study storage {folder} is not writable")
+    try:
+        storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": 60}} if _is_sqlite(url) else None)
+    except Exception as error:  # SQLAlchemy, alembic and drivers each have their own
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise UserError(f"cannot open the study storage {without_password(url)}: {first}") from error
+    if _is_sqlite(url):
+        _use_write_ahead_log(storage.engine)
+    return storage
+
+
+def without_password(url: str) -> str:
+    """A storage URL as it may be shown."""
+    try:
+        return make_url(url).render_as_string(hide_password=True)
+    except ArgumentError:
+        return url
+
+
+def _is_sqlite(url: str) -> bool:
+    return url.startswith("sqlite")
+
+
+def _use_write_ahead_log(engine: SqlEngine) -> None:
+    def set_pragmas(connection: Any, _record: object) -> None:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=NORMAL")
+
+    event.listen(engine, "connect", set_pragmas)
+    engine.dispose()  # so that the connection opened before the listener is not used again
+
+
+class StudyStore:
+    """One study in a storage."""
+
+    def __init__(self, request: Request, sampler: LayoutSampler) -> None:
+        self._request = request
+        self._sampler = sampler
+        self._storage = open_storage(request.storage_url)
+        objective = request.objective
+        existing = {s.study_name: s for s in optuna.get_all_study_summaries(self._storage)}
+        self.resumed = request.study in existing
+        if self.resumed:
+            attrs = existing[request.study].user_attrs
+            if attrs.get(CONTEXT_ATTR) != request.context_key or attrs.get("objective") != objective:
+                raise UserError(
+                    f"study {request.study!r} exists for another question (objective {attrs.get('objective')}, "
+                    f"{attrs.get('asked', 'unknown')}); give this one another --study name"
+                )
+        self._study = optuna.create_study(
+            study_name=request.study,
+            storage=self._storage,
+            sampler=sampler,
+            pruner=optuna.pruners.NopPruner(),
+            direction="maximize" if objective.maximise else "minimize",
+            load_if_exists=True,
+        )
+        if not self.resumed:
+            self._study.set_user_attr(CONTEXT_ATTR, request.context_key)
+            self._study.set_user_attr("objective", str(objective))
+            self._study.set_user_attr(ENGINE_ATTR, request.engine.name)
+            self._study.set_user_attr("asked", f"{request.model.name} on {request.cluster.name}")
+        self._distributions = sampler.distributions
+
+    def settle(self) -> list[TrialRecord]:
+        """Ends every trial that a killed tuner left running, as interrupted. Returns their records."""
+        settled = []
+        for t in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+            # A finished trial takes no more attributes: they are written first.
+            self._storage.set_trial_user_attr(t._trial_id, OUTCOME_ATTR, "interrupted")  # noqa: SLF001
+            record = _record_of(t)
+            if record is not None:
+                record = replace(record, outcome=Interrupted(cause="the tuner was killed during this trial"))
+                self._storage.set_trial_user_attr(t._trial_id, RECORD_ATTR, to_json(record))  # noqa: SLF001
+                settled.append(record)
+            self._study.tell(t.number, state=TrialState.FAIL)
+        return settled
+
+    def enqueue(self, layout: Layout, origin: Origin, *, again: bool = False) -> None:
+        """Has `layout` asked for before the sampler chooses; at most once in the life of the study unless `again`."""
+        self._study.enqueue_trial(params_of(layout), user_attrs={ORIGIN_ATTR: str(origin)}, skip_if_exists=not again)
+
+    def ask(self) -> tuple[Trial, Layout, Origin] | None:
+        """The next trial, its layout and why it is tried; None when every candidate has been tried."""
+        trials = self._study.get_trials(deepcopy=False)
+        waiting = any(t.state is TrialState.WAITING for t in trials)
+        if not waiting and not self._sampler.open_candidates(trials):
+            return None
+        trial = self._study.ask()
+        for name, distribution in self._distributions.items():
+            trial.suggest_categorical(name, distribution.choices)
+        layout = self._sampler.layout_of(trial.params)
+        if origin := trial.user_attrs.get(ORIGIN_ATTR):
+            return trial, layout, Origin(origin)
+        tried_before = any(t.number != trial.number and t.params == trial.params for t in trials)
+        return trial, layout, Origin.RETRY if tried_before else Origin.SAMPLER
+
+    def keep(self, trial: Trial, record: TrialRecord) -> None:
+        """Writes down a running trial, so that what it was is known even if the tuner is killed."""
+        trial.set_user_attr(RECORD_ATTR, to_json(record))
+
+    def tell(self, trial: Trial, record: TrialRecord) -> None:
+        """A value, pruned, infeasible with how much, or failed for the environment."""
+        trial.set_user_attr(RECORD_ATTR, to_json(record))
+        trial.set_user_attr(OUTCOME_ATTR, record.outcome.kind)
+        measurement = measurement_of(record.outcome)
+        if measurement is not None:
+            for rung in measurement.rungs:
+                trial.report(rung.output_tok_per_s, rung.concurrency)
+        state, shortfall = _told(record.outcome, record.value)
+        if shortfall is not None:
+            trial.set_constraint("fits and works", shortfall)
+        self._study.tell(trial, record.value if state is TrialState.COMPLETE else None, state=state)
+
+    def records(self) -> list[TrialRecord]:
+        """Of every trial that ended, in the order in which they were asked for."""
+        ended = self._study.get_trials(deepcopy=False)
+        return [r for t in ended if t.state.is_finished() and (r := _record_of(t)) is not None]
+
+    def adopt(self) -> list[TrialRecord]:
+        """Takes over, once, what other studies on this store measured in the same context.
+
+        Returns the records newly taken over; their values are read for this study's objective.
+        """
+        known = {(r.reused_from) for r in self.records()}
+        measured_here = {params_key(r) for r in self.records() if r.reused_from or measurement_of(r.outcome)}
+        adopted = []
+        for source, record in self._elsewhere():
+            value = _value(self._request.objective, record.outcome)
+            if value is None or source in known or params_key(record) in measured_here:
+                continue
+            params = params_of(record.requested)
+            if any(params[n] not in d.choices for n, d in self._distributions.items()):
+                continue
+            number = len(self._study.get_trials(deepcopy=False))
+            taken = replace(
+                record, number=number, origin=Origin.REUSED, value=value, reused_from=source, duration_s=0.0
+            )
+            self._study.add_trial(
+                optuna.trial.create_trial(
+                    params=params,
+                    distributions=dict(self._distributions),
+                    value=value,
+                    user_attrs={RECORD_ATTR: to_json(taken), OUTCOME_ATTR: taken.outcome.kind},
+                )
+            )
+            measured_here.add(params_key(record))
+            adopted.append(taken)
+        return adopted
+
+    def _elsewhere(self) -> Iterator[tuple[str, TrialRecord]]:
+        for summary in optuna.get_all_study_summaries(self._storage):
+            if summary.study_name == self._request.study:
+                continue
+            if summary.user_attrs.get(CONTEXT_ATTR) != self._request.context_key:
+                continue
+            other = optuna.load_study(study_name=summary.study_name, storage=self._storage)
+            for t in other.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+                record = _record_of(t)
+                if record is not None and not record.reused_from:
+                    yield f"{summary.study_name}#{t.number}", record
+
+
+def params_key(record: TrialRecord) -> tuple[Any, ...]:
+    return tuple(params_of(record.requested).values())
+
+
+def _value(objective: Objective, outcome: Outcome) -> float | None:
+    measurement = measurement_of(outcome)
+    return None if measurement is None else objective.value_of(measurement)
+
+
+def _told(outcome: Outcome, value: float | None) -> tuple[TrialState, float | None]:
+    """Optuna's state, and by how much the layout is infeasible (in GiB for memory; positive: infeasible)."""
+    match outcome:
+        case Measured() | StoppedEarly():
+            return (TrialState.COMPLETE if value is not None else TrialState.PRUNED), None
+        case OutOfMemory():
+            gib = outcome.shortfall_bytes / _GIB if outcome.shortfall_bytes else UNKNOWN_SHORTFALL
+            return TrialState.PRUNED, gib
+        case Illegal() | Crashed() | Hung():
+            return TrialState.PRUNED, UNKNOWN_SHORTFALL
+        case Environment() | Interrupted():
+            return TrialState.FAIL, None
+
+
+def _record_of(trial: FrozenTrial) -> TrialRecord | None:
+    text = trial.user_attrs.get(RECORD_ATTR)
+    try:
+        return from_json(text) if text else None
+    except ValidationError:
+        return None  # written by another version of this tool

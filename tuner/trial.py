@@ -1,0 +1,278 @@
+"""One trial: start a server of a layout, climb the ladder of concurrency, end the server, say how it went."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import requests
+import uvloop
+
+from search_spaces.workload import Workload
+from tuner.diagnosis import diagnose
+from tuner.engine import Engine
+from tuner.load import Load, NoProgressError, Traffic, simulated_clock, wall_clock
+from tuner.measurement import Measurement, RequestTiming, Rung
+from tuner.outcome import Crashed, Environment, Hung, Measured, Outcome, StoppedEarly
+from tuner.server_log import ServerLog
+from tuner.servers.protocol import Launch, Launcher, LaunchError, Server
+
+POLL_S = 0.1
+CONTROL_TIMEOUT_S = 30.0
+WARM_UP_TOKENS = 8
+WARM_UP_CONCURRENCY = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """Wall seconds without any sign of progress before a server counts as hung.
+
+    starting_s: without a new log line. loaded_s: without a token from any request in flight. Generous by
+    default, because kernels compile and weights load in silence.
+    """
+
+    starting_s: float = 1800.0
+    loaded_s: float = 300.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialResult:
+    """requests: the timings behind each rung, by concurrency."""
+
+    outcome: Outcome
+    requests: dict[int, tuple[RequestTiming, ...]]
+    duration_s: float
+
+
+class Watcher:
+    """What a trial tells while it runs. The default hears nothing."""
+
+    def on_stage(self, stage: str) -> None: ...
+
+    def on_requests(self, concurrency: int, done: int, total: int) -> None: ...
+
+    def on_rung(self, rung: Rung) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """deadline: `time.monotonic()` after which no further rung is started; None for none."""
+
+    engine: Engine
+    launcher: Launcher
+    workload: Workload
+    vocab_size: int
+    seed: int
+    patience: Patience
+    deadline: float | None = None
+
+    def run(self, launch: Launch, watcher: Watcher) -> TrialResult:
+        """Runs to the end. Whatever happens, also an exception, the server is gone afterwards."""
+        began_s = time.monotonic()
+        rungs: dict[int, tuple[RequestTiming, ...]] = {}
+        try:
+            server = self.launcher.start(launch)
+        except LaunchError as error:
+            outcome: Outcome = Environment(cause=str(error), stage="launch", exit_code=None)
+            return TrialResult(outcome=outcome, requests=rungs, duration_s=time.monotonic() - began_s)
+        try:
+            outcome = self._drive(server, ServerLog(launch.log_path), watcher, rungs)
+        finally:
+            server.stop()
+        return TrialResult(outcome=outcome, requests=rungs, duration_s=time.monotonic() - began_s)
+
+    def _drive(
+        self,
+        server: Server,
+        log: ServerLog,
+        watcher: Watcher,
+        rungs: dict[int, tuple[RequestTiming, ...]],
+    ) -> Outcome:
+        began_s = time.monotonic()
+        if (failed := self._await_ready(server, log, watcher)) is not None:
+            return failed
+        try:
+            info = _control("GET", f"{server.launch.base_url}/server_info")
+        except requests.RequestException as error:
+            gone = Crashed(cause=f"/server_info failed: {error}", stage="ready", exit_code=None)
+            return self._explain(gone, server, log)
+        if ("simulated" in info) != self.engine.is_simulated:
+            said, expected = "simulated" in info, self.engine.is_simulated
+            return Environment(
+                cause=f"the server says simulated={said}, but engine {self.engine.name!r} is simulated={expected}",
+                stage="ready",
+                exit_code=None,
+            )
+        startup_s = float(info["startup_time"]) if self.engine.is_simulated else time.monotonic() - began_s
+        climb = _Climb(self, server, watcher, rungs)
+        ended = uvloop.run(climb.to_the_top())
+        measured = tuple(Rung.of(c, timings) for c, timings in rungs.items())
+        if isinstance(ended, Crashed | Hung):
+            return self._explain(ended, server, log)
+        measurement = Measurement(
+            rungs=measured,
+            simulated=self.engine.is_simulated,
+            startup_s=startup_s,
+            kv_tokens=int(info.get("max_total_num_tokens") or 0),
+        )
+        if isinstance(ended, str):
+            return StoppedEarly(measurement=measurement, reason=ended)
+        return Measured(measurement=measurement)
+
+    def _await_ready(self, server: Server, log: ServerLog, watcher: Watcher) -> Outcome | None:
+        """None once the server answers as ready."""
+        stage = ""
+        heard_s = time.monotonic()
+        while True:
+            code = server.exit_code()
+            if log.read():
+                heard_s = time.monotonic()
+            if log.stage != stage:
+                stage = log.stage
+                watcher.on_stage(stage)
+            if code is not None:
+                return diagnose(exit_code=code, log=log.tail(), stage=stage)
+            if _is_ready(server.launch.base_url):
+                watcher.on_stage("ready")
+                return None
+            silent_s = time.monotonic() - heard_s
+            if silent_s > self.patience.starting_s:
+                return Hung(stage=stage, silent_s=silent_s, evidence=_last_lines(log))
+            time.sleep(POLL_S)
+
+    def _explain(self, ended: Crashed | Hung, server: Server, log: ServerLog) -> Outcome:
+        """The server's own account of a failure seen from outside, when it died of it."""
+        for _ in range(20):  # a dying server answers no more some moments before it is gone
+            code = server.exit_code()
+            if code is not None:
+                return diagnose(exit_code=code, log=log.tail(), stage=ended.stage)
+            if isinstance(ended, Hung):
+                break
+            time.sleep(POLL_S)
+        if isinstance(ended, Hung):
+            return Hung(stage=ended.stage, silent_s=ended.silent_s, evidence=_last_lines(log))
+        return ended
+
+
+class _Climb:
+    """The way up the ladder on one ready server."""
+
+    def __init__(
+        self,
+        trial: Trial,
+        server: Server,
+        watcher: Watcher,
+        rungs: dict[int, tuple[RequestTiming, ...]],
+    ) -> None:
+        self._trial = trial
+        self._server = server
+        self._watcher = watcher
+        self._rungs = rungs
+        self._traffic = Traffic(
+            server.launch.base_url,
+            clock=simulated_clock if trial.engine.is_simulated else wall_clock,
+            silence_limit_s=trial.patience.loaded_s,
+        )
+
+    async def to_the_top(self) -> Crashed | Hung | str | None:
+        """None at the top; a reason where the climb was ended on purpose; else what went wrong."""
+        ladder = self._trial.workload.concurrencies
+        warm_up = min(WARM_UP_CONCURRENCY, ladder[-1])
+        ended = await self._rung(warm_up, warm_up, WARM_UP_TOKENS, seed_shift=1, stage="warm-up")
+        if not isinstance(ended, tuple):
+            return ended
+        for concurrency in ladder:
+            deadline = self._trial.deadline
+            if deadline is not None and time.monotonic() > deadline and self._rungs:
+                return f"the budget ended before concurrency {concurrency}"
+            timings = await self._rung(
+                concurrency,
+                requests_at(concurrency),
+                self._trial.workload.output_tokens,
+                seed_shift=0,
+                stage=f"concurrency {concurrency}",
+            )
+            if not isinstance(timings, tuple):
+                return timings
+            self._rungs[concurrency] = timings
+            self._watcher.on_rung(Rung.of(concurrency, timings))
+        return None
+
+    async def _rung(
+        self, concurrency: int, num_requests: int, output_tokens: int, *, seed_shift: int, stage: str
+    ) -> tuple[RequestTiming, ...] | Crashed | Hung:
+        trial = self._trial
+        load = Load(
+            concurrency=concurrency,
+            num_requests=num_requests,
+            input_tokens=trial.workload.input_tokens,
+            output_tokens=output_tokens,
+            vocab_size=trial.vocab_size,
+            seed=trial.seed * 2 + seed_shift,
+        )
+        self._watcher.on_stage(stage)
+        await asyncio.to_thread(_flush_cache, self._server.launch.base_url)
+        run = asyncio.create_task(
+            self._traffic.run(load, on_done=lambda n: self._watcher.on_requests(concurrency, n, num_requests))
+        )
+        death = asyncio.create_task(self._death())
+        try:
+            await asyncio.wait({run, death}, return_when=asyncio.FIRST_COMPLETED)
+            if not run.done():
+                return Crashed(cause="the server ended", stage=stage, exit_code=death.result())
+            timings = run.result()
+        except NoProgressError as error:
+            return Hung(stage=stage, silent_s=error.silent_s)
+        finally:
+            for task in (run, death):
+                task.cancel()
+            await asyncio.gather(run, death, return_exceptions=True)
+        failures = [t.error for t in timings if t.error]
+        if failures:
+            return Crashed(
+                cause=f"a request failed under load: {failures[0]}",
+                stage=stage,
+                exit_code=None,
+                evidence=tuple(dict.fromkeys(failures))[:5],
+            )
+        return timings
+
+    async def _death(self) -> int:
+        while (code := self._server.exit_code()) is None:  # noqa: ASYNC110 - a process has no event to await
+            await asyncio.sleep(POLL_S)
+        return code
+
+
+def requests_at(concurrency: int) -> int:
+    """How many requests make a rung: each stream is used twice, and never fewer than four in all."""
+    return max(4, 2 * concurrency)
+
+
+def _is_ready(base_url: str) -> bool:
+    """`/ready` answers without generating; engines that lack it are asked for `/health`."""
+    with contextlib.suppress(requests.RequestException):
+        status = requests.get(f"{base_url}/ready", timeout=5).status_code
+        if status == 404:
+            status = requests.get(f"{base_url}/health", timeout=CONTROL_TIMEOUT_S).status_code
+        return status == 200
+    return False
+
+
+def _flush_cache(base_url: str) -> None:
+    """No rung may profit from what the last one left in the prefix cache. Refused while requests run."""
+    with contextlib.suppress(requests.RequestException):
+        requests.post(f"{base_url}/flush_cache", timeout=CONTROL_TIMEOUT_S)
+
+
+def _control(method: str, url: str) -> dict[str, Any]:
+    response = requests.request(method, url, timeout=CONTROL_TIMEOUT_S)
+    response.raise_for_status()
+    parsed: dict[str, Any] = response.json()
+    return parsed
+
+
+def _last_lines(log: ServerLog, count: int = 5) -> tuple[str, ...]:
+    return tuple(line for line in log.tail().splitlines() if line.strip())[-count:]
