@@ -14,9 +14,9 @@ from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.sglang.choices import moe_a2a_backends
+from search_spaces.sglang.experts import falls_back_from_megamoe
 from search_spaces.sglang.resolution import effective_layout
 from search_spaces.sglang.rules import first_violation, launch_of
-from search_spaces.sglang.rules_model import falls_back_from_megamoe
 from search_spaces.sglang.target import Target
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 

@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Annotated, NoReturn
 
 import typer
+from typer._click.exceptions import ClickException  # typer brings its own click and names this nowhere else
 
 from search_spaces.errors import UserError
 from tuner.exit_code import Exit
@@ -238,21 +239,19 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 
 def _guarded(command: Callable[[], object]) -> int:
-    import click  # noqa: PLC0415
-
     try:
         code = command()
     except UserError as error:
         Voice().say(f"tune: {' '.join(str(error).split())}")
         return Exit.USER
-    except click.exceptions.Exit as exit_:
-        return exit_.exit_code
-    except click.ClickException as error:
-        Voice().say(f"tune: {error.format_message()}")
-        return Exit.USER
-    except (KeyboardInterrupt, click.Abort):
+    except typer.Exit as ended:
+        return ended.exit_code
+    except (KeyboardInterrupt, typer.Abort):
         Voice().say("tune: interrupted")
         return Exit.INTERRUPTED
+    except ClickException as error:
+        Voice().say(f"tune: {error.format_message()} (`tune --help` lists the options)")
+        return Exit.USER
     return int(code) if isinstance(code, int) else Exit.DONE
 
 

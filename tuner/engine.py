@@ -34,8 +34,8 @@ class Engine:
     def is_simulated(self) -> bool:
         return bool(self.simulated_because)
 
-    def command(self, layout: Layout, *, model_path: str, host: str, port: int) -> tuple[str, ...]:
-        """The words that start a server of `layout`."""
+    def command(self, layout: Layout, *, model_path: str, host: str, port: int, seed: int) -> tuple[str, ...]:
+        """The words that start a server of `layout`. seed: of a simulated server's noise."""
         return (
             *self.program,
             "--model-path",
@@ -47,6 +47,7 @@ class Engine:
             str(port),
             *self.extra_args,
             *self.simulator_args,
+            *(("--seed", str(seed)) if self.is_simulated else ()),
         )
 
     def production_command(self, layout: Layout, *, model_path: str) -> tuple[str, ...]:

@@ -71,8 +71,7 @@ def _tell(voice: Voice, result: StudyResult, *, json_output: bool) -> None:
         sys.stdout.write(json.dumps(report.document(result), indent=2, allow_nan=False) + "\n")
         return
     voice.result(report.trial_table(result))
-    voice.result(report.space_line(result))
-    for line in report.verdict_lines(result):
+    for line in (*report.ends_without_value(result), report.space_line(result), *report.verdict_lines(result)):
         voice.result(line)
     if result.winner is not None:
         voice.result("launch it with:", f"  {report.command_line(result.request, result.winner.requested)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import Any
+from typing import Any, Literal
 
 from rich.table import Table
 
@@ -192,10 +192,19 @@ def space_line(result: StudyResult) -> str:
     )
 
 
+def ends_without_value(result: StudyResult) -> list[str]:
+    """For each trial that gave no value, how it ended: a line each."""
+    return [
+        f"trial {r.number} {r.requested.label}: {' '.join(r.outcome.summary.split())}"
+        for r in result.records
+        if r.value is None
+    ]
+
+
 def trial_table(result: StudyResult) -> Table:
     request, objective = result.request, result.request.objective
     table = Table(title=f"Trials, best first ({objective})", title_justify="left")
-    for name, justify in (
+    columns: tuple[tuple[str, Literal["left", "right"]], ...] = (
         ("#", "right"),
         ("layout", "left"),
         ("why", "left"),
@@ -203,11 +212,12 @@ def trial_table(result: StudyResult) -> Table:
         ("value", "right"),
         ("predicted", "right"),
         ("peak tok/s", "right"),
-        ("at conc.", "right"),
-        ("conc. 1 ms/token", "right"),
-        ("conc. 1 TTFT ms", "right"),
-    ):
-        table.add_column(name, justify=justify, no_wrap=name != "outcome")  # type: ignore[arg-type]
+        ("at", "right"),
+        ("c1 ms/token", "right"),
+        ("c1 TTFT ms", "right"),
+    )
+    for name, justify in columns:
+        table.add_column(name, justify=justify, no_wrap=True)
     sign = -1 if objective.maximise else 1
     for r in sorted(result.records, key=lambda r: (r.value is None, sign * (r.value or 0.0), r.number)):
         measurement = measurement_of(r.outcome)
@@ -216,7 +226,7 @@ def trial_table(result: StudyResult) -> Table:
             str(r.number),
             r.requested.label,
             str(r.origin),
-            r.outcome.kind if r.value is not None else r.outcome.summary[:90],
+            r.outcome.kind,
             "" if r.value is None else objective.shown(r.value).split(" ")[0],
             objective.shown(objective.predicted_by(r.prediction)).split(" ")[0],
             f"{measurement.peak.output_tok_per_s:.4g}" if measurement else "",
@@ -224,9 +234,11 @@ def trial_table(result: StudyResult) -> Table:
             f"{first.tpot_s.mean * 1e3:.4g}" if first else "",
             f"{first.ttft_s.mean * 1e3:.4g}" if first else "",
         )
-    table.caption = f"value and predicted in {'tok/s' if objective.maximise else 'ms/token'}" + (
-        "; all times are simulated seconds" if request.engine.is_simulated else ""
+    table.caption = (
+        f"value and predicted in {'tok/s' if objective.maximise else 'ms/token'}; at: concurrency of the peak; "
+        "c1: concurrency 1" + ("; times are simulated seconds" if request.engine.is_simulated else "")
     )
+    table.caption_justify = "left"
     return table
 
 

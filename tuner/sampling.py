@@ -34,6 +34,9 @@ MAX_TRIES = 2
 MEASUREMENT_NOISE = 0.03
 """Standard deviation of a repeated measurement, in log units: 3 to 10 % between public repeats."""
 
+_UNITS_PER_FRACTION = 2.5
+"""A tenth of memory more or less changes the pool, and rarely the pace: layouts that differ in it alone are close."""
+
 _DIMENSIONS = (
     "tp_size",
     "pp_size",
@@ -156,15 +159,17 @@ def _key(params: Params) -> tuple[Any, ...]:
 
 
 def _features(params: Sequence[Params]) -> NDArray[np.float64]:
-    """(n, d): log2 of sizes, the fraction in steps of 0.1, the backend as indicator columns; constant columns
-    dropped. One unit is one doubling, or one step, so that distances mean the same in every space."""
+    """(n, d): log2 of sizes, the memory fraction, the backend as indicator columns; constant columns dropped.
+
+    One unit is one doubling of a size, so that distances mean the same in every space.
+    """
     columns = []
     for name in _DIMENSIONS:
         values = [p[name] for p in params]
         if name == "moe_a2a_backend":
             columns += [[float(v == kind) for v in values] for kind in sorted(set(values))]
         elif name == "mem_fraction_static":
-            columns.append([10.0 * (v if v is not None else 0.0) for v in values])
+            columns.append([_UNITS_PER_FRACTION * (v if v is not None else 0.0) for v in values])
         else:
             columns.append([float(np.log2(v)) for v in values])
     matrix = np.array(columns).T

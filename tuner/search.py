@@ -23,7 +23,7 @@ from tuner.measurement import Rung
 from tuner.outcome import Environment, Interrupted, measurement_of, teaches_about_layout
 from tuner.record import Origin, TrialRecord
 from tuner.request import Request
-from tuner.sampling import LayoutSampler, Scored
+from tuner.sampling import MAX_TRIES, LayoutSampler, Scored
 from tuner.servers.protocol import Launch, Launcher
 from tuner.standing import standings
 from tuner.study_result import StudyResult
@@ -215,9 +215,10 @@ class _Search:
                 self._store.enqueue(layout, origin)
 
     def _wants(self, layout: Layout) -> bool:
-        """Whether a live trial of `layout` can still teach something."""
-        known = {r.requested for r in self._store.records() if teaches_about_layout(r.outcome)}
-        return layout in self._fitting and layout not in known
+        """Whether a live trial of `layout` can still teach something, and has not failed to too often."""
+        tried = [r for r in self._store.records() if r.requested == layout]
+        known = any(teaches_about_layout(r.outcome) for r in tried)
+        return layout in self._fitting and not known and len(tried) < MAX_TRIES
 
     def _search(self, run_id: str) -> str:
         """Returns why it stopped."""
@@ -251,7 +252,7 @@ class _Search:
             single = [s for s in leaders if len(s.values) == 1 and s.requested in self._fitting]
             if not single or self._out_of_time():
                 return
-            self._store.enqueue(single[0].requested, Origin.CONFIRMATION, again=True)
+            self._store.enqueue(single[0].requested, Origin.CONFIRMATION)
             self._one_trial(run_id)
 
     def _out_of_time(self) -> bool:
@@ -266,7 +267,9 @@ class _Search:
         chosen = self._fitting[layout]
         request = self._request
         port = request.port or self._launcher.free_port()
-        command = request.engine.command(layout, model_path=request.model_path, host=HOST, port=port)
+        command = request.engine.command(
+            layout, model_path=request.model_path, host=HOST, port=port, seed=request.seed + trial.number
+        )
         record = TrialRecord(
             number=trial.number,
             requested=layout,

@@ -138,9 +138,12 @@ class StudyStore:
             self._study.tell(t.number, state=TrialState.FAIL)
         return settled
 
-    def enqueue(self, layout: Layout, origin: Origin, *, again: bool = False) -> None:
-        """Has `layout` asked for before the sampler chooses; at most once in the life of the study unless `again`."""
-        self._study.enqueue_trial(params_of(layout), user_attrs={ORIGIN_ATTR: str(origin)}, skip_if_exists=not again)
+    def enqueue(self, layout: Layout, origin: Origin) -> None:
+        """Has `layout` asked for before the sampler chooses; nothing where it waits already."""
+        params = params_of(layout)
+        waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
+        if not any(t.system_attrs.get("fixed_params") == params for t in waiting):
+            self._study.enqueue_trial(params, user_attrs={ORIGIN_ATTR: str(origin)})
 
     def ask(self) -> tuple[Trial, Layout, Origin] | None:
         """The next trial, its layout and why it is tried; None when every candidate has been tried."""

@@ -8,7 +8,16 @@ from functools import cache
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
-from search_spaces.sglang import rules_arguments, rules_backends, rules_budgets, rules_model, rules_runners
+from search_spaces.sglang import (
+    rules_arguments,
+    rules_backends,
+    rules_budgets,
+    rules_experts,
+    rules_layers,
+    rules_runners,
+    rules_running,
+    rules_topology,
+)
 from search_spaces.sglang.choices import DEEPEP_MODES, MOE_RUNNER_BACKENDS, moe_a2a_backends
 from search_spaces.sglang.resolution import effective_layout, resolve
 from search_spaces.sglang.rule import ATTENTION, CHOICES, EXPERTS, SIZES, Launch, Rule
@@ -28,7 +37,7 @@ def _exceeds(launch: Launch) -> bool:
     return asked.nnodes > cluster.num_nodes or asked.num_gpus > asked.nnodes * cluster.gpus_per_node
 
 
-_CLUSTER = (
+_ROOM = (
     Rule(
         id="cluster.too_small",
         stage=Stage.INIT,
@@ -43,6 +52,9 @@ _CLUSTER = (
         engine_text=lambda _: "CUDA error: invalid device ordinal",
         needs=frozenset({SIZES}),
     ),
+)
+
+_SPARSE_ATTENTION = (
     Rule(
         id="cpu.sparse_attention",
         stage=Stage.RESOLVE,
@@ -54,23 +66,28 @@ _CLUSTER = (
     ),
 )
 
+# The order is that of execution: parsing, resolution, checks, topology, construction, and what comes after.
 RULES: tuple[Rule, ...] = (
     *rules_arguments.PARSING,
     *rules_backends.EARLY,
     *rules_runners.EARLY,
-    _CLUSTER[1],
-    *rules_arguments.ATTENTION_GROUPS,
-    *rules_arguments.EXPERT_DATA_GROUPS,
+    *_SPARSE_ATTENTION,
+    *rules_topology.ATTENTION_GROUPS,
+    *rules_topology.EXPERT_DATA_GROUPS,
     *rules_runners.RUNNERS,
     *rules_backends.BACKENDS,
     *rules_budgets.BUDGETS,
     *rules_arguments.CHECKS,
-    *rules_arguments.TOPOLOGY,
-    _CLUSTER[0],
-    *rules_model.MODEL,
-    *rules_model.MEMORY_AND_GRAPHS,
-    *rules_model.FORWARD,
+    *rules_topology.TOPOLOGY,
+    *_ROOM,
+    *rules_layers.BEFORE_EXPERTS,
+    *rules_experts.CONSTRUCTION,
+    *rules_layers.AFTER_EXPERTS,
+    *rules_experts.DISPATCH,
+    *rules_running.MEMORY_AND_GRAPHS,
+    *rules_running.FORWARD,
     *rules_arguments.UNDETECTED_SIZES,
+    *rules_topology.FLOORED,
 )
 
 

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from search_spaces.sglang.choices import DEEPEP_MODES, MOE_RUNNER_BACKENDS, moe_a2a_backends
 from search_spaces.sglang.rule import SIZES, Launch, Rule, says
-from search_spaces.sglang.versions import EngineVersion
 from search_spaces.verdict import Stage
 
 _ANYWAY: frozenset[str] = frozenset()
 _SIZED = frozenset({SIZES})
-_TOPOLOGY_CHECKED_SINCE = EngineVersion(0, 5, 21)
-_TOPOLOGY_CHECKED_BEFORE = EngineVersion(0, 5, 20)
 
 
 def _refused_choice(option: str, value: str, choices: tuple[str, ...]) -> str:
@@ -63,172 +60,6 @@ PARSING = (
     ),
 )
 
-
-def _divides_not(divisor: int, number: int) -> bool:
-    return divisor < 1 or number % divisor != 0
-
-
-def _attention_groups(launch: Launch) -> str:
-    asked = launch.asked
-    return (
-        f"tp_size must be divisible by attn_dp_size * attn_cp_size, but {asked.attn_dp_size} * "
-        f"{asked.attn_cp_size} does not divide {asked.tp_size}"
-    )
-
-
-def _expert_groups(launch: Launch) -> str:
-    asked = launch.asked
-    return f"(tp_size={asked.tp_size}, ep_size={asked.ep_size}, moe_dp_size={asked.moe_dp_size})"
-
-
-ATTENTION_GROUPS = (
-    Rule(
-        id="attn_dp.positive",
-        stage=Stage.RESOLVE,
-        source="arg_groups/parallel_hook.py:286",
-        broken=lambda launch: launch.asked.attn_dp_size < 1,
-        message=lambda launch: f"attn_dp_size must be at least 1, but is {launch.asked.attn_dp_size}",
-        exception="ValueError",
-        engine_text=lambda launch: f"--attn-dp-size must be positive (got {launch.asked.attn_dp_size}).",
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="attn_dp.with_dp",
-        stage=Stage.RESOLVE,
-        source="arg_groups/parallel_hook.py:288",
-        broken=lambda launch: launch.asked.attn_dp_size > 1 and launch.asked.dp_size > 1,
-        message=lambda launch: (
-            "replicas and attention data parallelism cannot be combined "
-            f"(dp_size={launch.asked.dp_size}, attn_dp_size={launch.asked.attn_dp_size})"
-        ),
-        exception="ValueError",
-        engine_text=lambda launch: (
-            f"--dp-size {launch.asked.dp_size} with --attn-dp-size {launch.asked.attn_dp_size}: data-parallel "
-            "replicas combined with attention data parallelism are not supported."
-        ),
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="attn_dp.divides",
-        stage=Stage.RESOLVE,
-        source="arg_groups/parallel_hook.py:326",
-        broken=lambda launch: launch.asked.attn_dp_size > 1 and launch.asked.tp_size % launch.asked.attn_dp_size != 0,
-        message=lambda launch: (
-            f"attn_dp_size must divide tp_size, but {launch.asked.attn_dp_size} does not divide {launch.asked.tp_size}"
-        ),
-        exception="AssertionError",
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="attn_dp.dp_lm_head",
-        stage=Stage.RESOLVE,
-        source="arg_groups/overrides.py:1425",
-        broken=lambda launch: (
-            launch.asked.enable_dp_lm_head and launch.asked.attn_dp_size == 1 and launch.asked.dp_size > 1
-        ),
-        message=lambda launch: (
-            f"enable_dp_lm_head needs attention data parallelism (attn_dp_size=1, dp_size={launch.asked.dp_size})"
-        ),
-        exception="AssertionError",
-        engine_text=says("--enable-dp-lm-head requires attention DP (--attn-dp-size)."),
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="attn_cp.divides",
-        stage=Stage.RESOLVE,
-        source="arg_groups/parallel_hook.py:159",
-        broken=lambda launch: launch.asked.attn_cp_size > 1 and launch.asked.tp_size % launch.asked.attn_cp_size != 0,
-        message=lambda launch: (
-            f"attn_cp_size must divide tp_size, but {launch.asked.attn_cp_size} does not divide {launch.asked.tp_size}"
-        ),
-        exception="AssertionError",
-        engine_text=says("tp_size must be divisible by attn_cp_size"),
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="attn_cp.with_attn_dp",
-        stage=Stage.RESOLVE,
-        source="arg_groups/parallel_hook.py:162",
-        broken=lambda launch: (
-            launch.asked.attn_cp_size > 1
-            and _divides_not(launch.asked.attn_dp_size * launch.asked.attn_cp_size, launch.asked.tp_size)
-        ),
-        message=_attention_groups,
-        exception="AssertionError",
-        engine_text=says("tp_size must be divisible by attn_dp_size * attn_cp_size"),
-        needs=_ANYWAY,
-    ),
-)
-
-EXPERT_DATA_GROUPS = (
-    Rule(
-        id="moe_dp.divides",
-        stage=Stage.RESOLVE,
-        source="arg_groups/parallel_hook.py:172",
-        broken=lambda launch: launch.asked.moe_dp_size > 1 and launch.asked.tp_size % launch.asked.moe_dp_size != 0,
-        message=lambda launch: (
-            f"moe_dp_size must divide tp_size, but {launch.asked.moe_dp_size} does not divide {launch.asked.tp_size}"
-        ),
-        exception="AssertionError",
-        engine_text=says("tp_size must be divisible by moe_dp_size"),
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="moe_dp.with_ep",
-        stage=Stage.RESOLVE,
-        source="arg_groups/parallel_hook.py:175",
-        broken=lambda launch: (
-            launch.asked.moe_dp_size > 1 and launch.asked.ep_size * launch.asked.moe_dp_size > launch.asked.tp_size
-        ),
-        message=lambda launch: f"ep_size * moe_dp_size must not exceed tp_size {_expert_groups(launch)}",
-        exception="AssertionError",
-        engine_text=says("ep_size * moe_dp_size must be less than or equal to tp_size"),
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="moe_dp.with_pp",
-        stage=Stage.RESOLVE,
-        source="arg_groups/parallel_hook.py:178",
-        broken=lambda launch: launch.asked.moe_dp_size > 1 and launch.asked.pp_size != 1,
-        message=lambda launch: (
-            "MoE data parallelism and pipeline parallelism cannot be combined "
-            f"(moe_dp_size={launch.asked.moe_dp_size}, pp_size={launch.asked.pp_size})"
-        ),
-        exception="AssertionError",
-        engine_text=says("PP is not supported with context parallelism"),
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="moe_dp.fills_tp",
-        stage=Stage.RESOLVE,
-        source="arg_groups/parallel_hook.py:181",
-        broken=lambda launch: (
-            launch.asked.moe_dp_size > 1
-            and launch.asked.ep_size > 1
-            and launch.asked.ep_size * launch.asked.moe_dp_size < launch.asked.tp_size
-        ),
-        message=lambda launch: (
-            "with both MoE data parallelism and expert parallelism, ep_size * moe_dp_size must be tp_size "
-            + _expert_groups(launch)
-        ),
-        exception="AssertionError",
-        engine_text=says("ep_size * moe_dp_size must be equal to tp_size"),
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="moe_dp.is_attn_cp",
-        stage=Stage.RESOLVE,
-        source="arg_groups/parallel_hook.py:190",
-        broken=lambda launch: launch.asked.moe_dp_size not in (1, launch.asked.attn_cp_size),
-        message=lambda launch: (
-            f"moe_dp_size must be 1 or attn_cp_size (moe_dp_size={launch.asked.moe_dp_size}, "
-            f"attn_cp_size={launch.asked.attn_cp_size})"
-        ),
-        exception="AssertionError",
-        engine_text=says("attn_cp_size != moe_dp_size is only supported when moe_dp_size == 1"),
-        needs=_ANYWAY,
-    ),
-)
 
 CHECKS = (
     Rule(
@@ -313,101 +144,6 @@ CHECKS = (
 )
 
 
-def _moe_tp(launch: Launch) -> int:
-    """As the engine floors it; only asked where no divisor is 0."""
-    run = launch.effective
-    return run.tp_size // run.ep_size // run.moe_dp_size
-
-
-def _has_divisors(launch: Launch) -> bool:
-    return launch.effective.ep_size != 0 and launch.effective.moe_dp_size != 0
-
-
-def _topology(launch: Launch) -> str:
-    run = launch.effective
-    return (
-        f"ep_size * moe_dp_size must divide tp_size, but {run.ep_size} * {run.moe_dp_size} does not divide "
-        f"{run.tp_size}"
-    )
-
-
-def _topology_text(launch: Launch) -> str:
-    run = launch.effective
-    width = _moe_tp(launch)
-    return (
-        "parallel topology is inconsistent (set by override_permanently):\n"
-        "tp_size == moe_ep_size * moe_dp_size * moe_tp_size\n"
-        f"  {run.tp_size} != {run.ep_size} * {run.moe_dp_size} * {width} "
-        f"(= {run.ep_size * run.moe_dp_size * width})"
-    )
-
-
-def _leaves_ranks_over(launch: Launch) -> bool:
-    run = launch.effective
-    return _has_divisors(launch) and run.tp_size != run.ep_size * run.moe_dp_size * _moe_tp(launch)
-
-
-TOPOLOGY = (
-    Rule(
-        id="attn_cp.positive",
-        stage=Stage.PUBLISH,
-        source="runtime_context.py:81",
-        broken=lambda launch: launch.asked.attn_cp_size < 1,
-        message=lambda launch: f"attn_cp_size must be at least 1, but is {launch.asked.attn_cp_size}",
-        exception="ZeroDivisionError",
-        engine_text=says("integer division or modulo by zero"),
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="ep.zero",
-        stage=Stage.PUBLISH,
-        source="runtime_context.py:154",
-        broken=lambda launch: launch.effective.ep_size == 0,
-        message=says("ep_size must be at least 1, but is 0"),
-        exception="ZeroDivisionError",
-        engine_text=says("integer division or modulo by zero"),
-        needs=_ANYWAY,
-    ),
-    Rule(
-        id="ep.divides",
-        stage=Stage.PUBLISH,
-        source="runtime_context.py:347",
-        broken=lambda launch: launch.asked.tp_size > 0 and _leaves_ranks_over(launch),
-        message=_topology,
-        exception="ValueError",
-        engine_text=_topology_text,
-        since=_TOPOLOGY_CHECKED_SINCE,
-    ),
-    Rule(
-        id="ep.exceeds_tp",
-        stage=Stage.PUBLISH,
-        source="entrypoints/engine.py (_compute_parallelism_ranks), 0.5.9 to 0.5.20",
-        broken=lambda launch: _has_divisors(launch) and _moe_tp(launch) == 0,
-        message=lambda launch: (
-            f"{_topology(launch)}: {launch.effective.tp_size} // {launch.effective.moe_dp_size} // "
-            f"{launch.effective.ep_size} = 0"
-        ),
-        exception="ZeroDivisionError",
-        engine_text=says("integer division or modulo by zero"),
-        needs=_SIZED,
-        until=_TOPOLOGY_CHECKED_BEFORE,
-    ),
-    Rule(
-        id="ep.negative",
-        stage=Stage.INIT,
-        source="runtime_context.py:347",
-        broken=lambda launch: launch.effective.ep_size < 0,
-        message=lambda launch: f"ep_size must be at least 1, but is {launch.effective.ep_size}",
-        exception="ValueError",
-        engine_text=lambda launch: (
-            "parallel topology is inconsistent (set by override_permanently):\n"
-            f"0 <= moe_ep_rank < moe_ep_size\n  0 is not a rank of {launch.effective.ep_size}"
-        ),
-        needs=_ANYWAY,
-    ),
-)
-
-
 def _stage_split_is_lost(launch: Launch) -> bool:
     pp, nodes = launch.asked.pp_size, launch.asked.nnodes
     return pp % nodes != 0 and nodes % pp != 0
@@ -446,17 +182,6 @@ UNDETECTED_SIZES = (
             f"ep_num_redundant_experts={launch.asked.ep_num_redundant_experts})"
         ),
         needs=_ANYWAY,
-    ),
-    Rule(
-        id="ep.floored",
-        stage=Stage.UNDETECTED,
-        source="entrypoints/engine.py (_compute_parallelism_ranks), 0.5.9 to 0.5.20",
-        broken=lambda launch: _leaves_ranks_over(launch) and _moe_tp(launch) > 0,
-        message=lambda launch: (
-            f"{_topology(launch)}; the engine rounds down and leaves ranks without a part in the experts"
-        ),
-        needs=_SIZED,
-        until=_TOPOLOGY_CHECKED_BEFORE,
     ),
     Rule(
         id="nnodes.pp",

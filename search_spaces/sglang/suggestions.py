@@ -36,15 +36,22 @@ def nearest_legal(
     """Up to `limit` legal layouts with as few changed fields as possible.
 
     Among those, layouts that use as many GPUs as `layout` come first (or as the cluster has, where `layout`
-    asks for more), then those whose sizes change least, in powers of two.
+    asks for more), then those whose sizes change least, in powers of two. Where more than three fields
+    would have to change, plain tensor parallelism over the whole cluster takes the place of `layout`.
     """
+    plain = Layout(tp_size=cluster.num_gpus, nnodes=cluster.num_nodes)
+    if found := _nearest(layout, cluster, is_legal):
+        return tuple(found[:limit])
+    return (plain,) if is_legal(plain) else tuple(_nearest(plain, cluster, is_legal)[:limit])
+
+
+def _nearest(layout: Layout, cluster: Cluster, is_legal: Callable[[Layout], bool]) -> list[Layout]:
     num_gpus = layout.num_gpus if 0 < layout.num_gpus <= cluster.num_gpus else cluster.num_gpus
     for changes in range(1, _MOST_CHANGES + 1):
         found = [near for near in _changed(layout, cluster, changes) if is_legal(near)]
         if found:
-            found.sort(key=lambda near: (near.num_gpus != num_gpus, _distance(layout, near)))
-            return tuple(found[:limit])
-    return ()
+            return sorted(found, key=lambda near: (near.num_gpus != num_gpus, _distance(layout, near)))
+    return []
 
 
 def _changed(layout: Layout, cluster: Cluster, changes: int) -> Iterator[Layout]:

@@ -268,7 +268,7 @@ WRONG: dict[str, tuple[Sequence[str], str, Callable[[Path], None]]] = {
     "gpu": (("--cluster", "8xh999"), "h200", nothing),
     "trials": (("--trials", "-1"), "at least 1", nothing),
     "no trials": (("--trials", "0"), "at least 1", nothing),
-    "trials word": (("--trials", "many"), "many", nothing),
+    "trials word": (("--trials", "many"), "--trials", nothing),
     "budget": (("--budget", "soon"), "--budget", nothing),
     "pin": (("--pin", "tp=8"), "tp_size", nothing),
     "pin that leaves nothing": (("--pin", "tp_size=3"), "tp_size", nothing),

@@ -1,15 +1,12 @@
-"""Stand-ins for packages that SGLang imports everywhere and a CPU server never needs.
+"""Stand-ins for packages that SGLang 0.5.23 imports whatever it runs on. Without them nothing starts:
 
-The wheel sglang 0.5.23 imports these at module level, so without them nothing starts:
+    sglang/srt/utils/common.py:91                    ModuleNotFoundError: No module named 'triton'
+    sglang/kernels/ops/kvcache/cache_move.py:10      ModuleNotFoundError: No module named 'sgl_kernel'
+    sglang/srt/multimodal/internvl_utils.py:5        ModuleNotFoundError: No module named 'torchvision'
 
-    triton       ModuleNotFoundError: No module named 'triton'  (srt/utils/common.py:91)
-    sgl_kernel   
-    torchvision  
-    datasets     
-
-A stand-in only has names. Naming, subclassing and annotating with them works, calling one raises
-`NotImplementedError`: a kernel that a CPU layout would really launch is an error, never a silent nothing.
-A package that is installed is used as it is.
+A stand-in has names and nothing behind them. Naming, annotating and subclassing work; a call raises
+`NotImplementedError`, so that a kernel which a CPU layout would really launch is an error and never a
+silent nothing. A package that is installed is used as it is.
 """
 
 from __future__ import annotations
@@ -21,9 +18,12 @@ from types import ModuleType
 
 PACKAGES = frozenset({"sgl_kernel", "torchvision", "triton"})
 
+# SGLang hooks into Triton's launches through it, unless it can't be imported (srt/utils/triton_load_watch.py).
+LEFT_MISSING = frozenset({"triton.knobs"})
+
 
 class _AbsentName(type):
-    """The type of every name in an absent package: itself a class, so that it can be a base or a hint."""
+    """The type of the names in an absent package: classes, so that they serve as bases and as annotations."""
 
     def __getattr__(cls, name: str) -> object:
         if name.startswith("__"):
@@ -39,10 +39,10 @@ def _absent(path: str) -> _AbsentName:
 
 
 class _Kernel:
-    """What `triton.jit` leaves of a kernel: a name that can't be launched."""
+    """What `triton.jit` leaves of a function: a name that can't be launched."""
 
-    def __init__(self, source: object) -> None:
-        self._name = getattr(source, "__qualname__", "kernel")
+    def __init__(self, function: object) -> None:
+        self._name = getattr(function, "__qualname__", "kernel")
 
     def __getitem__(self, _grid: object) -> object:
         raise NotImplementedError(f"Triton kernel {self._name} was launched, but Triton is not installed")
@@ -51,23 +51,23 @@ class _Kernel:
         return self[None]
 
 
-def _jit(source: object = None, **_options: object) -> object:
-    return _jit if source is None else _Kernel(source)
+def _jit(function: object = None, **_options: object) -> object:
+    return _jit if function is None else _Kernel(function)
 
 
-def _unchanged(*_args: object, **_kwargs: object) -> object:
+def _leaves_the_kernel_as_it_is(*_args: object, **_kwargs: object) -> object:
     return lambda kernel: kernel
 
 
-# What SGLang calls while its modules are being imported, or for plain arithmetic.
-_CALLABLE = {
-    "triton.jit": _jit,
-    "triton.autotune": _unchanged,
-    "triton.heuristics": _unchanged,
+# What is called while modules are being imported, and plain arithmetic.
+CALLABLE = {
     "triton.Config": dict,
-    "triton.cdiv": lambda a, b: -(-a // b),
-    "triton.next_power_of_2": lambda n: 1 << (n - 1).bit_length(),
+    "triton.autotune": _leaves_the_kernel_as_it_is,
+    "triton.cdiv": lambda dividend, divisor: -(-dividend // divisor),
+    "triton.heuristics": _leaves_the_kernel_as_it_is,
+    "triton.jit": _jit,
     "triton.language.constexpr": lambda value: value,
+    "triton.next_power_of_2": lambda number: 1 << (number - 1).bit_length(),
 }
 
 
@@ -78,20 +78,18 @@ class _AbsentModule(ModuleType):
         if name.startswith("__"):
             raise AttributeError(name)
         path = f"{self.__name__}.{name}"
-        return _CALLABLE.get(path) or _absent(path)
+        return CALLABLE.get(path) or _absent(path)
 
 
 class AbsentPackages(MetaPathFinder, Loader):
-    """Comes last on `sys.meta_path`, so it is asked only for what is not installed."""
+    """Stands last on `sys.meta_path`, and so is asked only for what is not installed."""
 
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
-        if fullname == "triton.knobs" or fullname.partition(".")[0] not in PACKAGES or _importer().partition(".")[0] != "sglang":
+        package = fullname.partition(".")[0]
+        if package not in PACKAGES or fullname in LEFT_MISSING or not _sglang_is_importing():
             return None
         if fullname == "triton":
-            # torch remembers its answer, and has to be asked before `triton` stands in sys.modules.
-            from torch.utils._triton import has_triton_package
-
-            has_triton_package()
+            _let_torch_look_for_triton()
         return ModuleSpec(fullname, self, is_package=True)
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -101,12 +99,22 @@ class AbsentPackages(MetaPathFinder, Loader):
         pass
 
 
-def _importer() -> str:
-    """The module whose import statement is being carried out.
-
-    torch and transformers probe for the same packages, and must go on finding them missing.
-    """
+def _sglang_is_importing() -> bool:
+    """torch and transformers look for the same packages, and have to go on finding them missing."""
     frame = sys._getframe(1)
-    while frame is not None and frame.f_globals.get("__name__", "").startswith((__name__, "importlib")):
+    while frame is not None:
+        module = frame.f_globals.get("__name__", "").partition(".")[0]
+        if module not in {__name__.partition(".")[0], "importlib"}:
+            return module == "sglang"
         frame = frame.f_back
-    return frame.f_globals.get("__name__", "") if frame is not None else ""
+    return False
+
+
+def _let_torch_look_for_triton() -> None:
+    """torch remembers what it found, and would take the stand-in for the real one once it is imported:
+
+    torch/_inductor/runtime/hints.py:57    ModuleNotFoundError: No module named 'triton.backends'
+    """
+    from torch.utils._triton import has_triton_package  # noqa: PLC0415 - torch is slow to import
+
+    has_triton_package()

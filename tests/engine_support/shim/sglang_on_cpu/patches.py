@@ -1,4 +1,7 @@
-"""What SGLang 0.5.23 gets wrong on a CPU, each with the error that is seen without the patch."""
+"""Three places in SGLang 0.5.23 that a CPU server trips over, each with the error seen without the patch.
+
+They make no layout legal that is not, and change nothing on the way a layout is resolved or refused.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 
 def _experts_of_other_ranks_add_nothing(fused_moe_native: ModuleType) -> None:
-    """Expert parallelism marks what another rank computes with expert -1, and the native path indexes with it.
+    """Under expert parallelism an expert of another rank has id -1, and the plain torch path indexes with it.
 
     --tp-size 2 --ep-size 2: `RuntimeError: index -1 is out of bounds for dimension 1 with size 16`
     """
@@ -33,7 +36,7 @@ def _experts_of_other_ranks_add_nothing(fused_moe_native: ModuleType) -> None:
 
 
 def _padding_has_one_token(torch_native_backend: ModuleType) -> None:
-    """Attention data parallelism pads idle ranks' batches with a length that this backend doesn't name.
+    """Attention data parallelism pads batches to one size, with a length the torch backend doesn't name.
 
     --tp-size 2 --attn-dp-size 2:
     `AttributeError: 'TorchNativeAttnBackend' object has no attribute 'get_cpu_graph_seq_len_fill_value'`
@@ -41,22 +44,21 @@ def _padding_has_one_token(torch_native_backend: ModuleType) -> None:
     torch_native_backend.TorchNativeAttnBackend.get_cpu_graph_seq_len_fill_value = lambda _self: 1
 
 
-def _uneven_reduce_scatter_without_nccl(parallel_state: ModuleType) -> None:
-    """The uneven reduce-scatter is written for NCCL, except for the engine's deterministic mode.
+def _uneven_reduce_scatter_needs_no_nccl(parallel_state: ModuleType) -> None:
+    """The uneven reduce-scatter goes through NCCL, except in the engine's deterministic mode.
 
     --tp-size 2 --ep-size 2 --attn-dp-size 2:
     `AttributeError: 'PyNcclCommunicator' object has no attribute 'device'`
     """
-    group = parallel_state.GroupCoordinator
 
     def reduce_scatterv(self: Any, input_: Any, output: Any = None, sizes: list[int] | None = None) -> Any:
         return self._deterministic_reduce_scatterv(input_, output, sizes)
 
-    group.reduce_scatterv = reduce_scatterv
+    parallel_state.GroupCoordinator.reduce_scatterv = reduce_scatterv
 
 
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
-    "sglang.srt.distributed.parallel_state": _uneven_reduce_scatter_without_nccl,
+    "sglang.srt.distributed.parallel_state": _uneven_reduce_scatter_needs_no_nccl,
     "sglang.srt.layers.attention.torch_native_backend": _padding_has_one_token,
     "sglang.srt.layers.moe.fused_moe_native": _experts_of_other_ranks_add_nothing,
 }

@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+import pytest
+
+from search_spaces.catalogue import gpu_keys, hub_id, load_gpu, load_model, model_names, parse_cluster
+from search_spaces.errors import MalformedError, UnknownNameError
+from search_spaces.hardware import LinkKind
+from search_spaces.model import Component, Scheme
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_loads_under_its_own_name_and_says_where_it_is_from(name):
+    model = load_model(name)
+    assert model.name == name
+    assert model.source
+    assert 0 < model.experts_per_token <= model.num_experts
+
+
+@pytest.mark.parametrize("key", gpu_keys())
+def test_every_gpu_loads_under_its_own_key_and_says_where_its_figures_are_from(key):
+    gpu = load_gpu(key)
+    assert gpu.key == key
+    assert gpu.source
+    assert gpu.memory_bytes_per_s > 1e9
+    assert gpu.is_cpu == (gpu.sm == 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("Kimi-K2.6", "kimi-k2.6"),
+        ("moonshotai/Kimi-K2.6", "kimi-k2.6"),
+        ("KIMI_K2_6", "kimi-k2.6"),
+        ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking-int4"),
+        ("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"),
+        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+    ],
+)
+def test_models_are_found_under_the_names_people_use(name, key):
+    assert load_model(name).name == key
+
+
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [
+        ("H100_SXM", "h100"),
+        ("H100", "h100"),
+        ("RTX_PRO_6000_SERVER", "rtx-pro-6000"),
+        ("rtx pro 6000", "rtx-pro-6000"),
+        ("RTX_PRO_6000_WS", "rtx-pro-6000-ws"),
+        ("A100_80_SXM", "a100"),
+        ("B200", "b200"),
+        ("CPU", "cpu"),
+    ],
+)
+def test_gpus_are_found_under_the_names_people_use(name, key):
+    assert load_gpu(name).key == key
+
+
+def test_an_unknown_name_is_answered_with_the_known_ones_and_the_nearest():
+    with pytest.raises(UnknownNameError, match=r"did you mean kimi-k2.6\?.*deepseek-v3.*qwen3"):
+        load_model("kimi-k26x")
+    with pytest.raises(UnknownNameError, match=r"b200.*h100"):
+        load_gpu("voodoo2")
+
+
+def test_memory_is_what_the_driver_reports():
+    # nvidia-smi: H100 81559 MiB, RTX PRO 6000 97887 MiB
+    assert load_gpu("h100").memory_mib == 81559
+    assert load_gpu("rtx-pro-6000").memory_mib == 97887
+    assert load_gpu("rtx-pro-6000").link is LinkKind.PCIE
+
+
+@pytest.mark.parametrize(
+    ("text", "num_nodes", "gpus_per_node", "key"),
+    [
+        ("8xrtx-pro-6000", 1, 8, "rtx-pro-6000"),
+        ("2x8xh200", 2, 8, "h200"),
+        ("2x8x4090", 2, 8, "rtx-4090"),
+        ("8x4090", 1, 8, "rtx-4090"),
+        ("4xcpu", 1, 4, "cpu"),
+        (" 8XH100 ", 1, 8, "h100"),
+    ],
+)
+def test_a_cluster_is_read_as_it_is_written(text, num_nodes, gpus_per_node, key):
+    cluster = parse_cluster(text)
+    assert (cluster.num_nodes, cluster.gpus_per_node, cluster.gpu.key) == (num_nodes, gpus_per_node, key)
+    assert parse_cluster(cluster.name) == cluster
+
+
+@pytest.mark.parametrize("text", ["8x", "0xh100", "x", "-1xh200", "8h200", "h200", "", "2x0xh200", "2x8x"])
+def test_a_malformed_cluster_is_answered_with_an_example(text):
+    with pytest.raises(MalformedError, match=r"e\.g\. 8xrtx-pro-6000 or 2x8xh200"):
+        parse_cluster(text)
+
+
+def test_an_unknown_gpu_in_a_cluster_is_an_unknown_name():
+    with pytest.raises(UnknownNameError):
+        parse_cluster("8xvoodoo2")
+
+
+def test_kimi_k2_6_is_what_its_config_says():
+    kimi = load_model("kimi-k2.6")
+    assert (kimi.num_experts, kimi.experts_per_token, kimi.num_layers, kimi.num_dense_layers) == (384, 8, 61, 1)
+    assert (kimi.quantization.scheme, kimi.quantization.group_size) == (Scheme.INT4_GROUP, 32)
+    assert kimi.quantization.components == {Component.ROUTED}
+
+
+def test_a_catalogue_model_is_fetched_under_its_first_hub_id():
+    assert hub_id("kimi-k2.6") == "moonshotai/Kimi-K2.6"
