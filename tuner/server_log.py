@@ -10,9 +10,10 @@ from search_spaces.verdict import Stage
 WARM_UP = "warm-up"
 READY = "ready"
 
-# In the order SGLang 0.5.23 prints them; the name is what the server is busy with from that line on.
+# In the order SGLang prints them (0.5.23; older ones word the first otherwise). The name is what the server is busy
+# with from that line on.
 _MILESTONES: tuple[tuple[str, re.Pattern[str]], ...] = (
-    (Stage.INIT, re.compile(r"Init torch distributed begin")),
+    (Stage.INIT, re.compile(r"Init (?:parallel|torch distributed) begin")),
     (Stage.WEIGHTS, re.compile(r"Load weight begin")),
     (Stage.KV_POOL, re.compile(r"Load weight end")),
     (Stage.GRAPHS, re.compile(r"Memory pool end")),

@@ -25,9 +25,7 @@ def test_the_client_reports_the_pace_that_the_server_kept(concurrency: int) -> N
         vocab_size=1000,
         seed=0,
     )
-    server = subprocess.Popen(
-        [sys.executable, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+    server = subprocess.Popen([sys.executable, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert server.stdout is not None
     port = int(server.stdout.readline())
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -38,7 +39,11 @@ def tune(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[s
 
 def _environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "COV_"))}
-    return {**kept, "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    return {
+        **kept,
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+    }
 
 
 def processes_of(folder: Path) -> list[psutil.Process]:
@@ -219,7 +224,9 @@ def test_a_signal_ends_it_in_order_with_130_and_the_same_command_goes_on(tmp_pat
     (study,) = runs_of(tmp_path, "study")
     assert study.info.status == "KILLED"
     if signal_ == signal.SIGINT:
-        resumed = tune(tmp_path, "--objective", "peak_throughput", "--trials", "2", "--json", *QUICK[:4], "--clock-scale", "1e9")
+        resumed = tune(
+            tmp_path, "--objective", "peak_throughput", "--trials", "2", "--json", *QUICK[:4], "--clock-scale", "1e9"
+        )
         assert resumed.returncode == 0, resumed.stderr
         trials = json.loads(resumed.stdout)["trials"]
         assert [t["outcome"] for t in trials].count("interrupted") == 1
@@ -301,8 +308,6 @@ def test_words_that_cannot_be_used_get_one_clear_line_and_nothing_is_started(tmp
 
 
 def test_a_port_in_use_is_said_before_anything_starts(tmp_path: Path) -> None:
-    import socket
-
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()

@@ -13,7 +13,7 @@ SIGQUIT = "[2026-11-01 10:00:09] Received sigquit from a child process. It usual
 
 def scheduler(exception: str, frame: str = "model_executor/model_runner.py", line: int = 514) -> str:
     return (
-        "[2026-11-01 10:00:00 TP0] Init torch distributed begin.\n"
+        "[2026-11-01 10:00:00 TP0] Init parallel begin.\n"
         "[2026-11-01 10:00:08 TP3] Scheduler hit an exception: Traceback (most recent call last):\n"
         f'  File "/x/sglang/srt/managers/scheduler.py", line 4021, in run_scheduler_process\n'
         "    scheduler = Scheduler(\n"
@@ -80,7 +80,7 @@ def test_an_assertion_of_the_model_before_weights_are_read_is_a_refusal_although
 ) -> None:
     outcome = diagnose(exit_code=137, log=scheduler(exception), stage=Stage.INIT)
     assert isinstance(outcome, Illegal)
-    assert outcome.cause.startswith(exception.split(":")[0])
+    assert outcome.cause.startswith(exception.split(":", maxsplit=1)[0])
 
 
 def test_weights_that_do_not_fit_need_more_gpus_and_the_shortfall_is_read_off() -> None:

@@ -160,9 +160,7 @@ async def empty(request: web.Request, _body: dict[str, Any]) -> web.StreamRespon
         (empty, "without a token"),
     ],
 )
-def test_a_request_that_does_not_end_as_asked_is_a_failure_and_never_a_fast_one(
-    handler: Handler, words: str
-) -> None:
+def test_a_request_that_does_not_end_as_asked_is_a_failure_and_never_a_fast_one(handler: Handler, words: str) -> None:
     timings, _ = run(handler)
     assert any(words in t.error for t in timings)
     with pytest.raises(ValueError, match="all succeeded"):

@@ -26,7 +26,10 @@ LAYOUTS = [
 
 def scored(rng_seed: int = 0) -> list[Scored]:
     rng = np.random.default_rng(rng_seed)
-    return [Scored(layout=layout, score=float(s)) for layout, s in zip(LAYOUTS, rng.normal(6, 0.5, len(LAYOUTS)), strict=True)]
+    return [
+        Scored(layout=layout, score=float(s))
+        for layout, s in zip(LAYOUTS, rng.normal(6, 0.5, len(LAYOUTS)), strict=True)
+    ]
 
 
 def study_of(sampler: LayoutSampler, storage: str | None = None, direction: str = "maximize") -> optuna.Study:

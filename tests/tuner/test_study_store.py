@@ -130,9 +130,7 @@ OUTCOMES: dict[str, tuple[Outcome, float | None, TrialState, float | None]] = {
     ),
     "illegal": (Illegal(cause="x", stage="s", exit_code=1), None, TrialState.PRUNED, 1.0),
     "out of memory": (
-        OutOfMemory(
-            cause="x", stage="s", direction=Direction.LOWER_FRACTION, exit_code=137, shortfall_bytes=3 * 2**30
-        ),
+        OutOfMemory(cause="x", stage="s", direction=Direction.LOWER_FRACTION, exit_code=137, shortfall_bytes=3 * 2**30),
         None,
         TrialState.PRUNED,
         3.0,

@@ -48,15 +48,17 @@ class Turnaround:
     first request of a burst waits for the rest of it in the same way.
     """
 
-    _QUIET_S = 2e-3
-    _BURST_QUIET_S = 1e-2
+    _DRAINING_S = 2e-3
     _PATIENCE_S = (0.1, 1.0)
-    _SLOWER_THAN_SEEN = 8.0
+    _BURST_GAP_S = (0.02, 1.0)
+    _PATIENCE_SHARE = 8.0
+    _BURST_GAP_SHARE = 2.0
+    """Of the slowest answer lately, in which the speed of the client and of this machine show."""
 
     def __init__(self) -> None:
         self._owed = 0
         self._since_s = 0.0
-        self._slowest_s = 0.5 / self._SLOWER_THAN_SEEN
+        self._slowest_s = 0.06
         self._is_draining = False
         self._arrived = asyncio.Event()
         self._unsent = 0
@@ -64,10 +66,12 @@ class Turnaround:
         self._sent.set()
 
     def on_arrival(self) -> None:
+        taken_s = asyncio.get_running_loop().time() - self._since_s
+        if taken_s > self._PATIENCE_S[1]:
+            self._owed = 0  # not an answer, but something new after a pause
         if self._owed:
             self._owed -= 1
             # Half of what was seen before: one slow answer is forgotten after some quick ones.
-            taken_s = asyncio.get_running_loop().time() - self._since_s
             self._slowest_s = max(taken_s, 0.5 * self._slowest_s)
         self._is_draining = False
         self._arrived.set()
@@ -88,7 +92,7 @@ class Turnaround:
 
     async def settle(self, *, from_idle: bool) -> None:
         """Returns when time may go on."""
-        gap_s = self._BURST_QUIET_S if from_idle else 0.0
+        gap_s = self._within(self._BURST_GAP_S, self._BURST_GAP_SHARE) if from_idle else 0.0
         while self._owed or from_idle:
             await self._let_chunks_go()
             self._arrived.clear()
@@ -103,13 +107,14 @@ class Turnaround:
                 return
             if from_idle:
                 # Requests of a burst that come slowly are waited for longer.
-                gap_s = min(max(gap_s, 4.0 * (wall.time() - began_s)), self._PATIENCE_S[1])
+                gap_s = min(max(gap_s, 4.0 * (wall.time() - began_s)), self._BURST_GAP_S[1])
 
     def _patience_s(self) -> float:
-        if self._is_draining:
-            return self._QUIET_S
-        shortest, longest = self._PATIENCE_S
-        return min(max(self._SLOWER_THAN_SEEN * self._slowest_s, shortest), longest)
+        return self._DRAINING_S if self._is_draining else self._within(self._PATIENCE_S, self._PATIENCE_SHARE)
+
+    def _within(self, bounds: tuple[float, float], share: float) -> float:
+        shortest, longest = bounds
+        return min(max(share * self._slowest_s, shortest), longest)
 
     async def _let_chunks_go(self) -> None:
         """A client cannot answer what it has not been sent; one that does not read is not waited for."""

@@ -30,11 +30,13 @@ _FRAGMENTATION = 0.004
 
 _GRAPH_BYTES = 0.7 * GIB
 _GRAPH_ROW_BYTES = 1.2 * MIB
-_GRAPH_PER_ATTENTION_DP = 0.5
+_GRAPH_PER_ATTENTION_DP = 0.8
 _GRAPH_PER_STAGE = 0.06
 _WORKSPACE_BYTES = 0.8 * GIB
 _ACTIVATIONS_PER_TOKEN = 20
-"""INVENTED: hidden-sized bf16 buffers alive at once for each token of a prefill chunk."""
+_GATHERED_PER_TOKEN = 12
+"""INVENTED: hidden-sized bf16 buffers alive at once, for each token of a rank's prefill chunk, and for each
+that attention DP gathers from all ranks."""
 
 _DEFAULT_FRACTION = 0.8
 _DEFAULT_PREFILL_TOKENS = 16384
@@ -173,7 +175,7 @@ def _activation_bytes(model: Model, layout: Layout) -> float:
     gathered_tokens = rank_tokens * layout.attn_dp_size
     routed_bytes = 2.0 * gathered_tokens * model.experts_per_token * model.moe_intermediate_size * 1.5
     routed_bytes /= max(layout.ep_size, 1) * max(layout.moe_tp_size, 1)
-    gather_bytes = 2.0 * model.hidden_size * gathered_tokens * 3 if layout.attn_dp_size > 1 else 0.0
+    gather_bytes = 2.0 * model.hidden_size * gathered_tokens * _GATHERED_PER_TOKEN if layout.attn_dp_size > 1 else 0.0
     return rank_bytes + routed_bytes + gather_bytes
 
 

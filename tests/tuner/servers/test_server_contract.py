@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tuner.servers.local import OWNER_VARIABLE, LocalLauncher, end_orphans, port_is_free
-from tuner.servers.protocol import Launch, LaunchError, Launcher, Server
+from tuner.servers.protocol import Launch, Launcher, LaunchError, Server
 
 LAUNCHERS: dict[str, Callable[[], Launcher]] = {"local": LocalLauncher}
 
@@ -136,9 +136,7 @@ def test_a_child_left_behind_by_a_dead_server_is_ended(start: Callable[..., Serv
     assert not any(runs(pid) for pid in pids_in_log(server))
 
 
-def test_the_environment_given_is_added_to_ours(
-    start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_environment_given_is_added_to_ours(start: Callable[..., Server], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INHERITED", "yes")
     server = start("import os; print(os.environ['INHERITED'], os.environ['ADDED'])", ADDED="too")
     assert eventually(lambda: server.exit_code() is not None)
