@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from search_spaces.errors import MalformedError
+from search_spaces.model import Model
+
+MOST_CONCURRENT = 8192
+"""Twice what SGLang runs at once per KV pool by default (sglang 0.5.23, kv_cache_configurator.py:3119)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,10 +30,22 @@ class Workload:
                 "a workload needs at least 1 input token and 2 output tokens "
                 f"(input_tokens={self.input_tokens}, output_tokens={self.output_tokens})"
             )
+        if self.concurrencies and self.concurrencies[-1] > MOST_CONCURRENT:
+            raise MalformedError(
+                f"at most {MOST_CONCURRENT} requests in flight can be driven (concurrency {self.concurrencies[-1]})"
+            )
         rising = all(a < b for a, b in zip(self.concurrencies, self.concurrencies[1:], strict=False))
         if not self.concurrencies or self.concurrencies[0] != 1 or not rising:
             raise MalformedError(
                 f"concurrencies must rise and start at 1, e.g. 1,4,16,64 (got {','.join(map(str, self.concurrencies))})"
+            )
+
+    def check_against(self, model: Model) -> None:
+        """Raises MalformedError where a request is longer than `model` allows."""
+        if self.tokens_per_request > model.max_position_embeddings:
+            raise MalformedError(
+                f"a request of {self.input_tokens} + {self.output_tokens} tokens is longer than {model.name} allows "
+                f"(max_position_embeddings {model.max_position_embeddings})"
             )
 
     @property

@@ -190,6 +190,7 @@ def search(
         output_tokens=output_tokens,
         concurrencies=asking.concurrencies_of(concurrency),
     )
+    workload.check_against(served.model)
     version = chosen.engine.version
     current = asking.layout_of("--baseline", baseline, version) if baseline is not None else None
     pins = asking.pins_of(pin or ())

@@ -27,7 +27,8 @@ class Display:
 
     def __enter__(self) -> Self:
         if self._voice.is_live:
-            self._status = Status("", console=self._voice.live_console())
+            opening = Text(f"{self._voice.mark}opening the study")
+            self._status = Status(opening, console=self._voice.live_console())
             self._status.start()
         return self
 

@@ -16,6 +16,7 @@ from typing import Any
 import aiohttp
 import numpy as np
 import orjson
+from numpy.typing import NDArray
 
 from tuner.measurement import RequestTiming
 
@@ -115,14 +116,15 @@ class Traffic:
                 raise NoProgressError(silent_s)
 
     async def _request(
-        self, session: aiohttp.ClientSession, prompt: Sequence[int], output_tokens: int
+        self, session: aiohttp.ClientSession, prompt: NDArray[np.int64], output_tokens: int
     ) -> RequestTiming:
         body = orjson.dumps(
             {
                 "input_ids": prompt,
                 "sampling_params": {"max_new_tokens": output_tokens, "ignore_eos": True, "temperature": 0.0},
                 "stream": True,
-            }
+            },
+            option=orjson.OPT_SERIALIZE_NUMPY,
         )
         start_s = time.perf_counter()
         failed = RequestTiming(
@@ -182,8 +184,8 @@ class Traffic:
         )
 
 
-def _prompts(load: Load) -> Iterator[list[int]]:
+def _prompts(load: Load) -> Iterator[NDArray[np.int64]]:
     rng = np.random.default_rng([load.seed, load.concurrency])
     low, high = min(_FIRST_TOKEN_ID, load.vocab_size - 1), load.vocab_size
     for _ in range(load.num_requests):
-        yield rng.integers(low, high, size=load.input_tokens).tolist()
+        yield rng.integers(low, high, size=load.input_tokens)

@@ -63,7 +63,7 @@ async def _serve(arguments: Arguments) -> int:
     address = f"http://{arguments.host}:{arguments.port}"
     log.raw(f"INFO:     Uvicorn running on {address} (Press CTRL+C to quit) [simulated]")
     await warm_up(loaded, clock, log)
-    facts.is_up()
+    facts.startup_s = clock.now_s
     server.status = Status.UP
     serving = asyncio.create_task(engine.run())
     told = asyncio.create_task(_told_to_leave())
@@ -73,11 +73,21 @@ async def _serve(arguments: Arguments) -> int:
         serving.result()
     server.status = Status.LEAVING
     log.line(f"SIGTERM received. signum={told.result()}. Draining requests and shutting down...")
-    log.line(f"Gracefully exiting... Remaining number of requests {engine.num_requests}.")
-    await engine.drained()
+    _tell_remaining(engine, log)
+    if engine.rids:
+        await engine.drained()
+        _tell_remaining(engine, log)
     serving.cancel()
     await runner.cleanup()
     return 0
+
+
+def _tell_remaining(engine: Engine, log: Log) -> None:
+    remaining = engine.rids
+    log.line(
+        f"Gracefully exiting... Remaining number of requests {len(remaining)}. "
+        f"Remaining requests remaining_rids={remaining}."
+    )
 
 
 async def _told_to_leave() -> int:
@@ -91,6 +101,7 @@ async def _told_to_leave() -> int:
 
 def _engine(arguments: Arguments, loaded: Loaded, clock: VirtualClock, log: Log) -> Engine:
     layout, memory = loaded.layout, loaded.memory
+    on_cpu = arguments.cluster.gpu.is_cpu
     by_attention_dp = layout.attn_dp_size > 1
     limits = Limits(
         pool_tokens=memory.pool_tokens,
@@ -105,7 +116,7 @@ def _engine(arguments: Arguments, loaded: Loaded, clock: VirtualClock, log: Log)
     replicas = []
     for number in range(layout.dp_size):
         ranks = [Rank(limits) for _ in range(layout.attn_dp_size)]
-        logs = [BatchLog(log, next(names), arguments.decode_log_interval) for _ in ranks]
+        logs = [BatchLog(log, next(names), decode_interval=arguments.decode_log_interval, on_cpu=on_cpu) for _ in ranks]
         # Replicas are alike but for their noise.
         timer = StepTimer(arguments.model, arguments.cluster, layout, seed=arguments.seed + 1000003 * number)
         replicas.append(Replica(ranks, timer, logs))

@@ -9,11 +9,12 @@ from tuner.simulator.scheduler import Plan, Rank, Retraction
 class BatchLog:
     """Follows one rank. `throughput`: output tokens per simulated second between its last two decode lines."""
 
-    def __init__(self, log: Log, rank_name: str, decode_interval: int) -> None:
+    def __init__(self, log: Log, rank_name: str, *, decode_interval: int, on_cpu: bool) -> None:
         self.throughput = 0.0
         self._log = log
         self._name = rank_name
         self._decode_interval = decode_interval
+        self._graphs = "cpu graph: False" if on_cpu else "cuda graph: True"
         self._decode_steps = 0
         self._decoded_tokens = 0
         self._decode_line_s = 0.0
@@ -47,7 +48,7 @@ class BatchLog:
         self._decode_line_s = now_s
         self._say(
             f"Decode batch, #running-req: {num_running}, #token: {rank.used_tokens}, "
-            f"token usage: {rank.token_usage:.2f}, cuda graph: True, "
+            f"token usage: {rank.token_usage:.2f}, {self._graphs}, "
             f"gen throughput (token/s): {self.throughput:.2f}, #queue-req: {len(rank.waiting)}"
         )
 

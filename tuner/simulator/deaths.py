@@ -84,7 +84,7 @@ def die_of(failure: Failure, log: Log, *, rank: str, has_served: bool = False) -
         sys.exit(EXIT_EXCEPTION)
     log.line(f"Scheduler hit an exception: {failure.traceback}\n", rank=rank)
     if has_served:
-        log.line("SIGQUIT received. signum=3, frame=None. It usually means one child failed.")
+        log.line("SIGQUIT received. signum=None, frame=None. It usually means one child failed.")
     else:
         log.line("Received sigquit from a child process. It usually means the child failed.")
     os.kill(os.getpid(), signal.SIGKILL)

@@ -16,11 +16,13 @@ from tuner.simulator.timing import StepTimer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """What a client learns: `output_tokens` so far at `time_s`; with a finish reason it is the last."""
+    """What a client learns: `output_tokens` so far at `time_s`; with a finish reason it is the last.
+
+    dp_rank: None where there is but one."""
 
     output_tokens: int
     time_s: float
-    dp_rank: int
+    dp_rank: int | None
     finish_reason: dict[str, Any] | None
 
 
@@ -117,8 +119,12 @@ class Engine:
         self._is_empty.set()
 
     @property
-    def num_requests(self) -> int:
-        return len(self._tickets)
+    def rids(self) -> list[str]:
+        """Ids of the requests that are not done."""
+        return [request.rid for request in self._tickets]
+
+    def ticket_of(self, rid: str) -> Ticket | None:
+        return next((ticket for request, ticket in self._tickets.items() if request.rid == rid), None)
 
     def submit(self, request: Request) -> Ticket:
         """Queues a request on the next rank in turn."""
@@ -132,18 +138,17 @@ class Engine:
         self._arrived.set()
         return ticket
 
-    def abort(self, ticket: Ticket, message: str = "Aborted") -> None:
+    def abort(self, ticket: Ticket) -> None:
         """Ends a request where it stands. Does nothing to one that has ended."""
         request = ticket.request
         if request.finish_reason is None:
-            request.finish_reason = abort_reason(message)
+            request.finish_reason = abort_reason("Aborted")
             self.ranks[ticket.rank_index].drop(request)
             self.totals.aborted_requests += 1
             self._deliver(request)
 
-    def abort_matching(self, rid_prefix: str) -> None:
-        """Ends all requests whose id begins so."""
-        for ticket in [t for r, t in self._tickets.items() if r.rid.startswith(rid_prefix)]:
+    def abort_all(self) -> None:
+        for ticket in tuple(self._tickets.values()):
             self.abort(ticket)
 
     async def drained(self) -> None:
@@ -202,7 +207,7 @@ class Engine:
             Chunk(
                 output_tokens=request.output_tokens,
                 time_s=self.clock.now_s,
-                dp_rank=ticket.rank_index,
+                dp_rank=ticket.rank_index if len(self.ranks) > 1 else None,
                 finish_reason=request.finish_reason,
             )
         )

@@ -18,9 +18,7 @@ from tuner.simulator.serving import Answer, Bounds, Generation, read_generation
 
 _HEALTH_CHECK_TIMEOUT_S = 20.0  # SGLANG_HEALTH_CHECK_TIMEOUT
 _LARGEST_BODY_BYTES = 64 * 2**20
-_NOT_FLUSHED = (
-    "Flush cache failed.\nThere are running or waiting requests. Please check backend logs for more details.\n"
-)
+_NOT_FLUSHED = "Flush cache failed.\n"
 _FLUSHED = (
     "Cache flushed.\nPlease check backend logs for more details. "
     "(When there are running or waiting requests, the operation will not be performed.)\n"
@@ -96,7 +94,7 @@ class Server:
 
     async def _flush_cache(self, _: web.Request) -> web.Response:
         await self._scheduler_answers()
-        if self._engine.num_requests:
+        if self._engine.rids:
             return web.Response(status=400, text=_NOT_FLUSHED)
         return web.Response(text=_FLUSHED)
 
@@ -108,9 +106,9 @@ class Server:
         if not isinstance(asked, dict):
             return _error(400, "the body must be a JSON object")
         if asked.get("abort_all"):
-            self._engine.abort_matching("")
-        elif rid := str(asked.get("rid") or ""):
-            self._engine.abort_matching(rid)
+            self._engine.abort_all()
+        elif ticket := self._engine.ticket_of(str(asked.get("rid"))):
+            self._engine.abort(ticket)
         return web.Response(status=200)
 
     async def _generate(self, request: web.Request) -> web.StreamResponse:
@@ -164,6 +162,8 @@ class Server:
         Raises MalformedError where the engine would not take the prompt.
         """
         request = generation.request(self._engine.clock.now_s, self._bounds)
+        if self._engine.ticket_of(request.rid) is not None:
+            raise MalformedError(f"Duplicate request ID detected: {request.rid}")
         ticket = self._engine.submit(request)
         try:
             yield ticket, Answer(generation, request, self._bounds)

@@ -166,7 +166,8 @@ class Rank:
         produced += [r for r in plan.decode if r.finish_reason is None]
         ended = False
         for request in produced:
-            request.output_tokens += 1
+            # A request for no token at all ends with its prefill.
+            request.output_tokens = min(request.output_tokens + 1, request.stops_after)
             if request.output_tokens >= request.stops_after:
                 request.finish_reason = _end_of(request)
                 self._release(request)

@@ -20,11 +20,8 @@ class ServerFacts:
         self._loaded = loaded
         self._engine = engine
         self._bounds = bounds
-        self._startup_s: float | None = None
-
-    def is_up(self) -> None:
-        """The start-up is over: its length is now known."""
-        self._startup_s = self._engine.clock.now_s
+        self.startup_s: float | None = None
+        """How long the whole start took; None while it goes on."""
 
     @property
     def simulated(self) -> dict[str, Any]:
@@ -46,8 +43,8 @@ class ServerFacts:
             "launch_command": " ".join(self._arguments.launch_words),
             "max_total_num_tokens": pool_tokens,
             "max_req_input_len": self._bounds.prompt_tokens,
-            "status": "ready" if self._startup_s is not None else "starting",
-            "startup_time": self._startup_s,
+            "status": "ready" if self.startup_s is not None else "starting",
+            "startup_time": {**self._loaded.startup_s, "tokenizer_e2e": self.startup_s},
             "internal_states": [self._internal_state(i) for i in range(len(self._engine.ranks))],
             "version": str(self._arguments.version),
             "simulated": self.simulated,
@@ -99,7 +96,12 @@ class ServerFacts:
             "num_aborted_requests_total": totals.aborted_requests,
             "num_retracted_requests_total": totals.retracted_requests,
         }
-        model = f'model_name="{self._arguments.served_model_name}",engine_type="unified"'
+        model = f'engine_type="unified",model_name="{self._arguments.served_model_name}"'
+        has_dp = len(self._engine.ranks) > 1
+        ranks = [
+            f'{model},moe_ep_rank="0",pp_rank="0",tp_rank="0"' + (f',dp_rank="{i}"' if has_dp else "")
+            for i in range(len(self._engine.ranks))
+        ]
         lines = [
             "# SIMULATED: no GPU is used; times are simulated seconds",
             "# TYPE sglang:simulated gauge",
@@ -107,7 +109,7 @@ class ServerFacts:
         ]
         for name, values in by_rank.items():
             lines.append(f"# TYPE sglang:{name} gauge")
-            lines += [f'sglang:{name}{{{model},dp_rank="{i}"}} {float(v)}' for i, v in enumerate(values)]
+            lines += [f"sglang:{name}{{{labels}}} {float(value)}" for labels, value in zip(ranks, values, strict=True)]
         for name, count in counters.items():
             lines += [f"# TYPE sglang:{name} counter", f"sglang:{name}{{{model}}} {float(count)}"]
         return "\n".join(lines) + "\n"
@@ -135,6 +137,7 @@ class ServerFacts:
         memory = self._loaded.memory
         return {
             **self._resolved(),
+            "startup_time": dict(self._loaded.startup_s),
             "world_size": self._loaded.layout.num_gpus,
             "effective_max_running_requests_per_dp": self._loaded.running_requests,
             "last_gen_throughput": self._engine.logs[rank].throughput,
@@ -149,7 +152,7 @@ class ServerFacts:
         }
 
     def _load(self, index: int) -> dict[str, Any]:
-        rank = self._engine.ranks[index]
+        rank, memory = self._engine.ranks[index], self._loaded.memory
         return {
             "dp_rank": index,
             "num_running_reqs": rank.num_running,
@@ -161,4 +164,11 @@ class ServerFacts:
             "gen_throughput": round(self._engine.logs[index].throughput, 2),
             "cache_hit_rate": 0.0,
             "utilization": round(rank.num_running / rank.limits.running_requests, 4),
+            "memory": {
+                "weight_gb": round(memory.weight_bytes / GIB, 3),
+                "kv_cache_gb": round(memory.kv_bytes / GIB, 3),
+                "graph_gb": round(memory.capture_bytes / GIB, 3),
+                "token_capacity": memory.pool_tokens,
+            },
+            "queues": {"waiting": len(rank.waiting)},
         }

@@ -95,8 +95,10 @@ def read_generation(body: Any, bounds: Bounds) -> Generation:
     if not isinstance(sampling, dict):
         raise MalformedError("sampling_params must be an object; the simulator takes no batches")
     max_new_tokens = sampling.get("max_new_tokens", _DEFAULT_NEW_TOKENS)
-    if type(max_new_tokens) is not int or max_new_tokens < 1:
-        raise MalformedError(f"max_new_tokens must be a whole number of at least 1, got {max_new_tokens!r}.")
+    if max_new_tokens is None:
+        max_new_tokens = bounds.total_tokens
+    if type(max_new_tokens) is not int or max_new_tokens < 0:
+        raise MalformedError(f"max_new_tokens must be at least 0, got {max_new_tokens}.")
     prompt_tokens, digest = _read_text(text, bounds) if ids is None else _read_ids(ids, bounds)
     return Generation(
         rid=str(body.get("rid") or uuid.uuid4().hex),

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from search_spaces.layout import Layout
 from search_spaces.model import Component
@@ -32,7 +34,7 @@ _LOAD_FIXED_S = 12.0
 _POOL_S = 1.5
 _CAPTURE_FIXED_S = 4.0
 _CAPTURE_GRAPH_S = 0.4
-_WARM_UP_S = 10.0
+_WARM_UP_S = 15.0
 
 _LEAST_POOL_TOKENS = 8
 """A token in, a token out, and the six that SGLang keeps in reserve (managers/tp_worker.py:568)."""
@@ -47,6 +49,7 @@ _COMPUTES_WRONGLY = frozenset({"ep.floored", "attn_dp.architecture", "runner.cut
 class Loaded:
     """What a server that came up holds. memory.pool_tokens: of one rank.
 
+    startup_s: what each part of the start took, by SGLang's names.
     warm_up_failure: what its first forward pass will die of.
     """
 
@@ -55,6 +58,7 @@ class Loaded:
     context_tokens: int
     running_requests: int
     computes_wrongly: bool
+    startup_s: Mapping[str, Any]
     warm_up_failure: Failure | None
 
 
@@ -72,6 +76,7 @@ class Startup:
             env=os.environ,
         )
         self._layout = self._verdict.effective
+        self._spent_s: dict[str, float] = {}
         self._rank = rank_names(self._layout)[0] if self._verdict.is_legal else "TP0"
 
     async def load(self) -> Loaded:
@@ -95,7 +100,7 @@ class Startup:
         if self._breaks(_STARTS_NOTHING):
             await asyncio.Event().wait()
         self._die_at(Stage.INIT)
-        await self._spend(_INIT_S)
+        await self._spend("init", _INIT_S)
         self._say(f"Init torch distributed ends. elapsed={_INIT_S:.2f} s, mem usage=0.80 GB")
 
     async def _load_weights(self) -> DeviceMemory:
@@ -109,10 +114,10 @@ class Startup:
         self._die_at(Stage.WEIGHTS)
         load_s = _LOAD_FIXED_S + model.weight_bytes / _LOAD_BYTES_PER_S
         if memory.after_load_bytes < 0:
-            await self._spend(load_s * memory.before_load_bytes / memory.weight_bytes)
+            await self._spend("weights", load_s * memory.before_load_bytes / memory.weight_bytes)
             expert_bytes = model.expert_params * model.bytes_per_param(Component.ROUTED)
             self._die(weights_do_not_fit(memory, max(expert_bytes / max(self._layout.moe_tp_size, 1), MIB)))
-        await self._spend(load_s)
+        await self._spend("weights", load_s)
         self._say(
             f"Load weight end. elapsed={load_s:.2f} s, type={model.architecture}, "
             f"avail mem={memory.after_load_bytes / GIB:.2f} GB, mem usage={memory.weight_bytes / GIB:.2f} GB."
@@ -127,7 +132,7 @@ class Startup:
         self._die_at(Stage.KV_POOL)
         if memory.pool_tokens < _LEAST_POOL_TOKENS:
             self._die(pool_rounds_to_nothing(memory))
-        await self._spend(_POOL_S)
+        await self._spend("pool", _POOL_S)
         self._say(
             f"KV Cache is allocated. dtype: torch.bfloat16, #tokens: {memory.pool_tokens}, "
             f"KV size: {memory.kv_bytes / GIB:.2f} GB"
@@ -148,9 +153,9 @@ class Startup:
         batch_sizes = capture_batch_sizes(self._layout.cuda_graph_max_bs_decode or 0)
         capture_s = _CAPTURE_FIXED_S + _CAPTURE_GRAPH_S * len(batch_sizes)
         if needed > memory.after_pool_bytes:
-            await self._spend(capture_s * memory.after_pool_bytes / needed)
+            await self._spend("graphs", capture_s * memory.after_pool_bytes / needed)
             self._die(graphs_do_not_fit(memory, needed / 16))
-        await self._spend(capture_s)
+        await self._spend("graphs", capture_s)
         self._say(
             f"Capture target decode CUDA graph end. bs={batch_sizes}, elapsed={capture_s:.2f} s, "
             f"mem usage={memory.capture_bytes / GIB:.2f} GB, avail mem={memory.after_capture_bytes / GIB:.2f} GB."
@@ -164,6 +169,12 @@ class Startup:
             memory=memory,
             context_tokens=context,
             running_requests=_running_requests(layout, memory.pool_tokens, context),
+            startup_s={
+                "load_weight": self._spent_s["weights"],
+                "kv_cache_allocation": self._spent_s["pool"],
+                "cuda_graph": {"decode": self._spent_s.get("graphs", 0.0)},
+                "scheduler_e2e": sum(self._spent_s.values()),
+            },
             computes_wrongly=self._breaks(_COMPUTES_WRONGLY),
             warm_up_failure=self._failure_at(Stage.FORWARD),
         )
@@ -190,12 +201,14 @@ class Startup:
     def _say(self, message: str) -> None:
         self._log.line(message, rank=self._rank)
 
-    async def _spend(self, seconds: float) -> None:
+    async def _spend(self, part: str, seconds: float) -> None:
+        self._spent_s[part] = seconds
         await self._clock.advance_to(self._clock.now_s + seconds)
 
 
 async def warm_up(loaded: Loaded, clock: VirtualClock, log: Log) -> None:
     """The first forward pass, after the port is bound and before the server calls itself ready."""
+    clock.stood_still()  # binding the port took this machine's time, not the simulated one's
     await clock.advance_to(clock.now_s + _WARM_UP_S)
     if loaded.warm_up_failure is not None:
         die_of(loaded.warm_up_failure, log, rank=rank_names(loaded.layout)[0])

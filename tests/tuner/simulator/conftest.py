@@ -127,7 +127,9 @@ async def _closed_loop(url: str, concurrency: int, num_requests: int, prompt_tok
                     lines = [line async for line in response.content if line.startswith(b"data: {")]
                 done.append((_meta(lines[0]), _meta(lines[-1])))
 
-        await asyncio.gather(*(worker() for _ in range(concurrency)))
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(concurrency):
+                workers.create_task(worker())
     return Loop(done)
 
 

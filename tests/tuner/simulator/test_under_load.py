@@ -28,7 +28,7 @@ def test_published_speeds_come_out_within_5_percent(launch, flags, at_one, at_pe
             concurrency: simulator.closed_loop(
                 concurrency=concurrency, num_requests=max(4, 2 * concurrency), prompt_tokens=1024, output_tokens=512
             ).output_tok_per_s
-            for concurrency in (1, 4, 16, 64, 128)
+            for concurrency in (1, 64, 128)
         }
         assert speeds[1] == pytest.approx(at_one, rel=0.05)
         assert max(speeds.values()) == pytest.approx(at_peak, rel=0.05)
@@ -65,7 +65,7 @@ def test_requests_wait_while_the_pool_is_promised_to_others(launch):
     # 1200 tokens each, 4096 in the pool: three at a time.
     with launch(*TP8, "--max-total-tokens", "4096", "--decode-log-interval", "1") as simulator:
         simulator.wait_ready()
-        loop = simulator.closed_loop(concurrency=9, num_requests=9, prompt_tokens=1000, output_tokens=200)
+        loop = simulator.closed_loop(concurrency=9, num_requests=9, prompt_tokens=1150, output_tokens=50)
         firsts = [first_s for _, first_s, _ in loop.times_s]
         ends = sorted(end_s for _, _, end_s in loop.times_s)
         assert sum(first_s < ends[0] for first_s in firsts) == 3
@@ -115,18 +115,19 @@ def endless(rid):
     }
 
 
-@pytest.mark.parametrize("words", [{"rid": "job-"}, {"abort_all": True}])
+@pytest.mark.parametrize("words", [{"rid": "job-1"}, {"abort_all": True}])
 def test_an_aborted_stream_ends_with_an_abort_as_its_reason(launch, words):
     async def abort_after_the_first_token(url):
-        async with aiohttp.ClientSession(read_bufsize=2**22) as session:
-            async with session.post(f"{url}/generate", json=endless("job-1")) as response:
-                await response.content.readline()
-                async with session.post(f"{url}/flush_cache") as flush:
-                    assert flush.status == 400
-                async with session.post(f"{url}/abort_request", json=words) as abort:
-                    assert abort.status == 200
-                lines = [line async for line in response.content if line.startswith(b"data: ")]
-        return lines
+        async with (
+            aiohttp.ClientSession(read_bufsize=2**22) as session,
+            session.post(f"{url}/generate", json=endless("job-1")) as response,
+        ):
+            await response.content.readline()
+            async with session.post(f"{url}/flush_cache") as flush:
+                assert flush.status == 400
+            async with session.post(f"{url}/abort_request", json=words) as abort:
+                assert abort.status == 200
+            return [line async for line in response.content if line.startswith(b"data: ")]
 
     with launch(*TP8, "--stream-interval", "1000", scale="2000") as simulator:
         simulator.wait_ready()
@@ -134,22 +135,30 @@ def test_an_aborted_stream_ends_with_an_abort_as_its_reason(launch, words):
         assert done == b"data: [DONE]\n"
         reason = orjson.loads(last.removeprefix(b"data: "))["meta_info"]["finish_reason"]
         assert (reason["type"], reason["message"]) == ("abort", "Aborted")
-        assert simulator.call("/flush_cache") == (200, simulator.call("/flush_cache")[1])
-        assert simulator.call("/flush_cache")[1].startswith(b"Cache flushed.")
+        status, text = simulator.call("/flush_cache")
+        assert status == 200
+        assert text.startswith(b"Cache flushed.")
 
 
 @pytest.mark.parametrize("is_streamed", [True, False])
 def test_a_client_that_goes_away_takes_its_request_with_it(launch, is_streamed):
-    async def leave_early(url, simulator):
+    async def leave_early(simulator):
         async with aiohttp.ClientSession() as session:
-            asking = asyncio.create_task(session.post(f"{url}/generate", json=endless("x") | {"stream": is_streamed}))
+
+            async def ask():
+                body = endless("x") | {"stream": is_streamed}
+                async with session.post(f"{simulator.url}/generate", json=body) as response:
+                    await response.read()
+
+            asking = asyncio.create_task(ask())
             while not (await asyncio.to_thread(simulator.json, "/v1/loads"))["loads"][0]["num_running_reqs"]:
-                assert not asking.done() or is_streamed
+                assert not asking.done()
             asking.cancel()
+            await asyncio.wait([asking])
 
     with launch(*TP8, scale="2000") as simulator:
         simulator.wait_ready()
-        asyncio.run(leave_early(simulator.url, simulator))
+        asyncio.run(leave_early(simulator))
         simulator.wait_until(lambda: simulator.json("/v1/loads")["loads"][0]["num_running_reqs"] == 0)
         assert simulator.json("/v1/loads")["loads"][0]["num_used_tokens"] == 0
         assert simulator.json("/generate", {"input_ids": [1, 2, 3]})["meta_info"]["prompt_tokens"] == 3
