@@ -114,7 +114,7 @@ _REFUSALS = re.compile(
     r"|RuntimeError|OverflowError)\b"
 )
 _REFUSING_STAGES = frozenset({str(Stage.RESOLVE), str(Stage.INIT), str(Stage.WEIGHTS)})
-_EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Exit)\b(?::.*)?$")
+_EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Exit)\b(?::.*)?$")
 _SCHEDULER_EXCEPTION = "Scheduler hit an exception"
 _TRACEBACK = "Traceback (most recent call last)"
 _WATCHDOG_LIMIT = re.compile(r"watchdog_timeout=(\d+)")

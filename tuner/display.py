@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import shorten
 from types import TracebackType
 from typing import Self, assert_never
 
@@ -55,7 +56,9 @@ class Display:
             case TrialEnded():
                 record = event.record
                 outcome = record.outcome
-                what = self._objective.shown(record.value) if record.value is not None else outcome.summary
+                what = (
+                    self._objective.shown(record.value) if record.value is not None else shorten(outcome.summary, 160)
+                )
                 if event.best is not None:
                     self._best = f"{self._objective.shown(event.best.value)} {event.best.requested.label}"
                 best = f"; best {self._best}" if self._best else ""

@@ -86,5 +86,7 @@ def simulated(
             str(version),
             "--stream-interval",
             "16",
+            "--simulated-because",
+            because,
         ),
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from textwrap import shorten
 from typing import Any, Literal
 
 from rich.table import Table
@@ -195,7 +196,7 @@ def space_line(result: StudyResult) -> str:
 def ends_without_value(result: StudyResult) -> list[str]:
     """For each trial that gave no value, how it ended: a line each."""
     return [
-        f"trial {r.number} {r.requested.label}: {' '.join(r.outcome.summary.split())}"
+        f"trial {r.number} {r.requested.label}: {shorten(r.outcome.summary, 240, placeholder=' ...')}"
         for r in result.records
         if r.value is None
     ]

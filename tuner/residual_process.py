@@ -76,9 +76,9 @@ def expected_improvement(mean: Array, std: Array, best: float) -> Array:
 def success_probability(features: Array, tried: Array, worked: Array) -> Array:
     """How likely each candidate is to work: a vote of the tried ones, weighted by nearness.
 
-    One prior vote for success keeps a single failure from closing a region.
+    Half a prior vote for success keeps a failure from closing a region.
     """
     if len(tried) == 0:
         return np.ones(len(features))
     weight = _matern(cdist(features, features[tried]), 1.0, 0.75)
-    return np.asarray((1.0 + weight @ worked) / (1.0 + weight.sum(axis=1)), dtype=float)
+    return np.asarray((0.5 + weight @ worked) / (0.5 + weight.sum(axis=1)), dtype=float)

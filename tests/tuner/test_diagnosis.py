@@ -109,6 +109,8 @@ def test_a_failed_capture_asks_for_a_lower_fraction() -> None:
     outcome = diagnose(exit_code=137, log=scheduler(text), stage=Stage.GRAPHS)
     assert isinstance(outcome, OutOfMemory)
     assert (outcome.stage, outcome.direction) == (Stage.GRAPHS, Direction.LOWER_FRACTION)
+    assert outcome.cause.startswith("Exception: Capture cuda graph failed")
+    assert outcome.shortfall_bytes == (448 - 143) * 2**20
 
 
 def test_memory_that_runs_out_under_load_asks_for_a_lower_fraction() -> None:

@@ -65,5 +65,5 @@ def test_the_chance_of_success_is_a_probability_and_never_nought(tries: list[tup
 def test_a_failure_weighs_on_its_neighbours_most() -> None:
     chance = success_probability(LINE, np.array([0]), np.array([0.0]))
     assert np.all(np.diff(chance) >= 0)
-    assert chance[0] == pytest.approx(0.5)
+    assert chance[0] == pytest.approx(1 / 3)
     assert chance[-1] > 0.99
