@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version as installed_version
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 from typer._click.exceptions import ClickException  # typer brings its own click and names this nowhere else
@@ -20,6 +20,12 @@ from typer._click.exceptions import ClickException  # typer brings its own click
 from search_spaces.errors import UserError
 from tuner.exit_code import Exit
 from tuner.voice import Voice
+
+if TYPE_CHECKING:
+    from search_spaces.hardware import Cluster
+    from search_spaces.layout import Layout
+    from search_spaces.model import Model
+    from search_spaces.sglang.versions import EngineVersion
 
 DEFAULT_STORE = "mlruns"
 
@@ -193,12 +199,14 @@ def search(
     workload.check_against(served.model)
     version = chosen.engine.version
     current = asking.layout_of("--baseline", baseline, version) if baseline is not None else None
+    if current is not None:
+        _refuse_illegal(current, served.model, chosen.cluster, version)
     pins = asking.pins_of(pin or ())
     budget_s = asking.budget_s_of(budget)
     space = enumerate_space(
         served.model, chosen.cluster, version, pins=pins, extra=() if current is None else (current,)
     )
-    from tuner.request import Request  # noqa: PLC0415
+    from tuner.request import Request, space_key  # noqa: PLC0415
 
     root = Path.cwd() / DEFAULT_STORE
     request = Request(
@@ -219,10 +227,28 @@ def search(
         baseline=current,
         pins=pins,
         study_name=study or "",
+        space_key=space_key(c.requested for c in space.candidates),
     )
     from tuner.main_job import run  # noqa: PLC0415
 
     raise typer.Exit(run(request, space, json_output=json_output, notices=chosen.notices))
+
+
+class IllegalError(UserError):
+    """A layout that the user named is refused by the engine."""
+
+
+def _refuse_illegal(layout: Layout, model: Model, cluster: Cluster, version: EngineVersion) -> None:
+    """Raises IllegalError with every rule that --baseline breaks, and the nearest legal layouts."""
+    from search_spaces.sglang.flags import to_argv  # noqa: PLC0415
+    from search_spaces.sglang.rules import judge  # noqa: PLC0415
+
+    verdict = judge(layout, model, cluster, version)
+    if verdict.is_legal:
+        return
+    broken = "; ".join(f"{v.message} [{v.rule}, {v.source}]" for v in verdict.violations)
+    nearest = " or ".join(" ".join(to_argv(s, version)) for s in verdict.suggestions) or "none found"
+    raise IllegalError(f"--baseline is illegal under SGLang {version}: {broken}; nearest legal: {nearest}")
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
@@ -244,7 +270,7 @@ def _guarded(command: Callable[[], object]) -> int:
         code = command()
     except UserError as error:
         Voice().say(f"tune: {' '.join(str(error).split())}")
-        return Exit.USER
+        return Exit.ILLEGAL if isinstance(error, IllegalError) else Exit.USER
     except typer.Exit as ended:
         return ended.exit_code
     except (KeyboardInterrupt, typer.Abort):

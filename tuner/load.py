@@ -77,8 +77,9 @@ class Traffic:
         prompts = _prompts(load)
         done: list[RequestTiming] = []
         self._heard_s = time.monotonic()
-        # No time-out per request: how long one may take depends on the load; silence is what is watched.
-        timeout = aiohttp.ClientTimeout(total=None, sock_connect=30)
+        # No time-out per request, nor for connecting: how long one may take depends on the load and on the
+        # machine; silence is what is watched.
+        timeout = aiohttp.ClientTimeout(total=None)
         connector = aiohttp.TCPConnector(limit=0)
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, read_bufsize=_READ_BUFFER_BYTES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
 from search_spaces.hardware import Cluster
@@ -39,6 +39,8 @@ class Request:
     baseline: Layout | None = None
     pins: Mapping[str, int | float | str] = field(default_factory=dict)
     study_name: str = ""
+    space_key: str = ""
+    """Of the layouts that are searched: a study belongs to one set of them."""
 
     @property
     def context(self) -> dict[str, object]:
@@ -68,8 +70,14 @@ class Request:
             "objective": self.objective,
             "pins": dict(self.pins),
             "baseline": None if self.baseline is None else asdict(self.baseline),
+            "space": self.space_key,
         }
         return f"{self.objective}-{self.model.name}-{self.cluster.name}-{self.engine.name}-{_digest(asked)}"
+
+
+def space_key(layouts: Iterable[Layout]) -> str:
+    """Equal for equal layouts in the same order."""
+    return _digest([asdict(layout) for layout in layouts])
 
 
 def _digest(value: object) -> str:

@@ -11,7 +11,7 @@ study goes on in another process where it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -48,11 +48,7 @@ _DIMENSIONS = (
     "moe_a2a_backend",
     "mem_fraction_static",
 )
-
-
-def params_of(layout: Layout) -> dict[str, Any]:
-    """The layout as Optuna parameters: the dimensions that the space varies."""
-    return {name: getattr(layout, name) for name in _DIMENSIONS}
+"""Always Optuna parameters, so that studies can be compared; other fields are where candidates differ in them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,12 +66,13 @@ class LayoutSampler(BaseSampler):
         if not candidates:
             raise ValueError("a sampler needs at least one candidate")
         self._layouts = [c.layout for c in candidates]
-        self._params = [params_of(c.layout) for c in candidates]
-        self._index = {_key(p): i for i, p in enumerate(self._params)}
+        self._dimensions = _dimensions(self._layouts)
+        self._params = [self.params_of(layout) for layout in self._layouts]
+        self._index = {self._key(p): i for i, p in enumerate(self._params)}
         if len(self._index) != len(candidates):
-            raise ValueError("candidates must differ in the dimensions of the space")
+            raise ValueError("candidates must differ")
         self._prior = np.array([c.score for c in candidates])
-        self._features = _features(self._params)
+        self._features = _features(self._params, self._dimensions)
         self._noise = noise
         self._independent = RandomSampler(seed=0)
 
@@ -89,7 +86,7 @@ class LayoutSampler(BaseSampler):
     @property
     def distributions(self) -> dict[str, CategoricalDistribution]:
         """For each dimension the values that some candidate has."""
-        values: dict[str, dict[Any, None]] = {name: {} for name in _DIMENSIONS}
+        values: dict[str, dict[Any, None]] = {name: {} for name in self._dimensions}
         for params in self._params:
             for name, value in params.items():
                 values[name][value] = None
@@ -111,9 +108,20 @@ class LayoutSampler(BaseSampler):
     ) -> Any:
         return self._independent.sample_independent(study, trial, param_name, param_distribution)
 
+    def params_of(self, layout: Layout) -> dict[str, Any]:
+        """The layout as Optuna parameters."""
+        return {name: getattr(layout, name) for name in self._dimensions}
+
+    def knows(self, layout: Layout) -> bool:
+        """Whether `layout` is a candidate."""
+        return self._index.get(self._key(self.params_of(layout))) is not None and layout in self._layouts
+
+    def _key(self, params: Params) -> tuple[Any, ...]:
+        return tuple(params.get(name) for name in self._dimensions)
+
     def layout_of(self, params: Params) -> Layout:
         """Raises KeyError for parameters that are no candidate's."""
-        return self._layouts[self._index[_key(params)]]
+        return self._layouts[self._index[self._key(params)]]
 
     def open_candidates(self, trials: Sequence[FrozenTrial]) -> list[int]:
         """Those that may still be proposed: not tried, or tried once without learning anything."""
@@ -127,7 +135,7 @@ class LayoutSampler(BaseSampler):
 
     def _tried(self, trials: Sequence[FrozenTrial]) -> Iterator[tuple[int, FrozenTrial]]:
         for t in trials:
-            i = self._index.get(_key(t.params))
+            i = self._index.get(self._key(t.params))
             if i is not None:
                 yield i, t
 
@@ -154,24 +162,25 @@ class LayoutSampler(BaseSampler):
         return max(self.open_candidates(trials), key=lambda i: (promise[i], mean[i]))
 
 
-def _key(params: Params) -> tuple[Any, ...]:
-    return tuple(params.get(name) for name in _DIMENSIONS)
+def _dimensions(layouts: Sequence[Layout]) -> tuple[str, ...]:
+    others = (f.name for f in fields(Layout) if f.name not in _DIMENSIONS)
+    return (*_DIMENSIONS, *(name for name in others if len({getattr(layout, name) for layout in layouts}) > 1))
 
 
-def _features(params: Sequence[Params]) -> NDArray[np.float64]:
-    """(n, d): log2 of sizes, the memory fraction, the backend as indicator columns; constant columns dropped.
+def _features(params: Sequence[Params], dimensions: Sequence[str]) -> NDArray[np.float64]:
+    """(n, d): log2 of sizes, the memory fraction, anything else as indicator columns; constant columns dropped.
 
     One unit is one doubling of a size, so that distances mean the same in every space.
     """
-    columns = []
-    for name in _DIMENSIONS:
+    columns: list[list[float]] = []
+    for name in dimensions:
         values = [p[name] for p in params]
-        if name == "moe_a2a_backend":
-            columns += [[float(v == kind) for v in values] for kind in sorted(set(values))]
-        elif name == "mem_fraction_static":
+        if name == "mem_fraction_static":
             columns.append([_UNITS_PER_FRACTION * (v if v is not None else 0.0) for v in values])
-        else:
+        elif all(type(v) is int and v > 0 for v in values):
             columns.append([float(np.log2(v)) for v in values])
+        else:
+            columns += [[float(v == kind) for v in values] for kind in sorted(set(values), key=str)]
     matrix = np.array(columns).T
     varying = matrix[:, np.ptp(matrix, axis=0) > 0]
     return varying if varying.shape[1] else np.zeros((len(params), 1))

@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from cost_models.estimate import predict
+from cost_models.estimate import predict, predict_if_it_fits
 from cost_models.prediction import DoesNotFit, Prediction
 from search_spaces.errors import UserError
 from search_spaces.layout import Layout
 from search_spaces.space import Space
+from search_spaces.verdict import Stage
 from tuner import report
 from tuner.events import Listener, Notice, RequestsDone, RungMeasured, StageReached, TrialEnded, TrialStarted
 from tuner.measurement import Rung
@@ -66,17 +67,25 @@ class _Fitting:
 
 
 def _sift(request: Request, space: Space) -> tuple[dict[Layout, _Fitting], tuple[DoesNotFit, ...]]:
-    """What fits, by requested layout, and what does not. Nothing is dropped for being slow."""
+    """What fits, by requested layout, and what does not. Nothing is dropped for being slow.
+
+    The plain baseline stays unless its very weights are too large, and the user's own layout stays in any case:
+    what they are compared with is not for the memory model to decide.
+    """
     fitting: dict[Layout, _Fitting] = {}
     does_not_fit: list[DoesNotFit] = []
+    facts = (request.model, request.cluster)
     for candidate in space.candidates:
-        estimate = predict(request.model, request.cluster, candidate.effective, request.workload)
+        estimate = predict(*facts, candidate.effective, request.workload)
         if isinstance(estimate, DoesNotFit):
-            does_not_fit.append(estimate)
-        else:
-            fitting[candidate.requested] = _Fitting(
-                requested=candidate.requested, effective=candidate.effective, prediction=estimate
-            )
+            is_baseline = candidate == space.baseline and estimate.stage is not Stage.WEIGHTS
+            if candidate.requested != request.baseline and not is_baseline:
+                does_not_fit.append(estimate)
+                continue
+            estimate = predict_if_it_fits(*facts, candidate.effective, request.workload)
+        fitting[candidate.requested] = _Fitting(
+            requested=candidate.requested, effective=candidate.effective, prediction=estimate
+        )
     if not fitting:
         least = min(does_not_fit, key=lambda d: d.shortfall_bytes)
         raise UserError(

@@ -38,7 +38,7 @@ from tuner.outcome import (
 )
 from tuner.record import Origin, TrialRecord, from_json, to_json
 from tuner.request import Request
-from tuner.sampling import OUTCOME_ATTR, LayoutSampler, params_of
+from tuner.sampling import OUTCOME_ATTR, LayoutSampler
 
 CONTEXT_ATTR = "context"
 ENGINE_ATTR = "engine"
@@ -104,10 +104,12 @@ class StudyStore:
         self.resumed = request.study in existing
         if self.resumed:
             attrs = existing[request.study].user_attrs
-            if attrs.get(CONTEXT_ATTR) != request.context_key or attrs.get("objective") != objective:
+            asked = (request.context_key, str(objective), request.space_key)
+            if (attrs.get(CONTEXT_ATTR), attrs.get("objective"), attrs.get("space")) != asked:
                 raise UserError(
                     f"study {request.study!r} exists for another question (objective {attrs.get('objective')}, "
-                    f"{attrs.get('asked', 'unknown')}); give this one another --study name"
+                    f"{attrs.get('asked', 'unknown')}, or another load, engine or space of layouts); "
+                    "give this one another --study name"
                 )
         self._study = optuna.create_study(
             study_name=request.study,
@@ -120,6 +122,7 @@ class StudyStore:
         if not self.resumed:
             self._study.set_user_attr(CONTEXT_ATTR, request.context_key)
             self._study.set_user_attr("objective", str(objective))
+            self._study.set_user_attr("space", request.space_key)
             self._study.set_user_attr(ENGINE_ATTR, request.engine.name)
             self._study.set_user_attr("asked", f"{request.model.name} on {request.cluster.name}")
         self._distributions = sampler.distributions
@@ -140,7 +143,7 @@ class StudyStore:
 
     def enqueue(self, layout: Layout, origin: Origin) -> None:
         """Has `layout` asked for before the sampler chooses; nothing where it waits already."""
-        params = params_of(layout)
+        params = self._sampler.params_of(layout)
         waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
         if not any(t.system_attrs.get("fixed_params") == params for t in waiting):
             self._study.enqueue_trial(params, user_attrs={ORIGIN_ATTR: str(origin)})
@@ -188,14 +191,13 @@ class StudyStore:
         Returns the records newly taken over; their values are read for this study's objective.
         """
         known = {(r.reused_from) for r in self.records()}
-        measured_here = {params_key(r) for r in self.records() if r.reused_from or measurement_of(r.outcome)}
+        measured_here = {r.requested for r in self.records() if r.reused_from or measurement_of(r.outcome)}
         adopted = []
         for source, record in self._elsewhere():
             value = _value(self._request.objective, record.outcome)
-            if value is None or source in known or params_key(record) in measured_here:
+            if value is None or source in known or record.requested in measured_here:
                 continue
-            params = params_of(record.requested)
-            if any(params[n] not in d.choices for n, d in self._distributions.items()):
+            if not self._sampler.knows(record.requested):
                 continue
             number = len(self._study.get_trials(deepcopy=False))
             taken = replace(
@@ -203,13 +205,13 @@ class StudyStore:
             )
             self._study.add_trial(
                 optuna.trial.create_trial(
-                    params=params,
+                    params=self._sampler.params_of(record.requested),
                     distributions=dict(self._distributions),
                     value=value,
                     user_attrs={RECORD_ATTR: to_json(taken), OUTCOME_ATTR: taken.outcome.kind},
                 )
             )
-            measured_here.add(params_key(record))
+            measured_here.add(record.requested)
             adopted.append(taken)
         return adopted
 
@@ -224,10 +226,6 @@ class StudyStore:
                 record = _record_of(t)
                 if record is not None and not record.reused_from:
                     yield f"{summary.study_name}#{t.number}", record
-
-
-def params_key(record: TrialRecord) -> tuple[Any, ...]:
-    return tuple(params_of(record.requested).values())
 
 
 def _value(objective: Objective, outcome: Outcome) -> float | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import Trial, TrialState
 
 from search_spaces.layout import Layout
-from tuner.sampling import OUTCOME_ATTR, LayoutSampler, Scored, params_of
+from tuner.sampling import OUTCOME_ATTR, LayoutSampler, Scored
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -141,11 +142,20 @@ def test_a_trial_that_taught_nothing_is_tried_once_more_and_no_oftener() -> None
 def test_an_enqueued_layout_comes_first() -> None:
     sampler = LayoutSampler(scored())
     study = study_of(sampler)
-    study.enqueue_trial(params_of(LAYOUTS[-1]))
+    study.enqueue_trial(sampler.params_of(LAYOUTS[-1]))
     assert ask(study, sampler)[1] == LAYOUTS[-1]
 
 
-def test_candidates_that_the_dimensions_cannot_tell_apart_are_refused() -> None:
+def test_candidates_that_differ_in_another_field_only_are_told_apart() -> None:
+    mine = replace(LAYOUTS[0], chunked_prefill_size=4096, enable_dp_lm_head=True)
+    sampler = LayoutSampler([Scored(layout=LAYOUTS[0], score=1.0), Scored(layout=mine, score=2.0)])
+    study = study_of(sampler)
+    assert [ask(study, sampler)[1] for _ in range(2)] == [mine, LAYOUTS[0]]
+    assert sampler.knows(mine)
+    assert not sampler.knows(replace(mine, chunked_prefill_size=2048))
+
+
+def test_equal_candidates_are_refused() -> None:
     twin = Scored(layout=LAYOUTS[0], score=2.0)
     with pytest.raises(ValueError, match="differ"):
         LayoutSampler([Scored(layout=LAYOUTS[0], score=1.0), twin])
