@@ -133,9 +133,15 @@ class _Fields:
                 )
             return default
         smallest = 1 if default is None else 0
-        if not isinstance(found, int) or isinstance(found, bool) or found < smallest:
-            raise MalformedError(f"{self._name}: {keys[0]} must be an integer of at least {smallest} (got {found!r})")
+        if not isinstance(found, int) or isinstance(found, bool) or not smallest <= found <= _LARGEST:
+            raise MalformedError(
+                f"{self._name}: {keys[0]} must be an integer from {smallest} to {_LARGEST} (got {found!r})"
+            )
         return found
+
+
+_LARGEST = 2**24
+"""Above any size of a model there is, and small enough to count through."""
 
 
 def _num_dense_layers(fields: _Fields, num_layers: int) -> int:

@@ -3,7 +3,8 @@
 UserError               the words themselves; the command line exits with 2
 ├── UnknownNameError    a name that is not in a closed list: the list is shown
 ├── MalformedError      a value that cannot be read: rule, value and an example are shown
-└── UnsupportedError    read and understood, but nothing here can serve it: what is missing is said
+├── UnsupportedError    read and understood, but nothing here can serve it: what is missing is said
+└── CannotRunError      understood, but illegal or too large: the rule or the bytes; the exit code is 3
 """
 
 from __future__ import annotations
@@ -40,3 +41,7 @@ class MalformedError(UserError):
 
 class UnsupportedError(UserError):
     """Understood, but not servable here; the message says what is missing."""
+
+
+class CannotRunError(UserError):
+    """Understood, but the engine refuses it or it does not fit; the message says why, and what would do."""

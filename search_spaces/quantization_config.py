@@ -39,7 +39,7 @@ def quantization_from_config(raw: Any, checkpoint: Checkpoint) -> Quantization:
     skipped = [
         _module_pattern(str(pattern))
         for key in ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
-        for pattern in raw.get(key) or ()
+        for pattern in _listed(raw.get(key), key, checkpoint.name)
     ]
     components = frozenset(
         component
@@ -74,30 +74,48 @@ def _scheme(raw: Mapping[str, Any], name: str) -> tuple[Scheme, int]:
 def _fp8(block: Any, name: str) -> tuple[Scheme, int]:
     if block is None:
         return Scheme.FP8_CHANNEL, 0
-    if not isinstance(block, list) or len(block) != 2 or block[0] != block[1] or not isinstance(block[0], int):
+    is_pair = isinstance(block, list) and len(block) == 2
+    if not is_pair or type(block[0]) is not int or block[0] < 1 or block[0] != block[1]:
         raise UnsupportedError(f"{name}: FP8 weight blocks must be square, e.g. [128, 128] (got {block!r})")
-    return Scheme.FP8_BLOCK, block[0]
+    return Scheme.FP8_BLOCK, int(block[0])
 
 
 def _compressed_tensors(raw: Mapping[str, Any], name: str) -> tuple[Scheme, int]:
     groups = raw.get("config_groups")
     if not isinstance(groups, Mapping) or not groups:
         raise MalformedError(f"{name}: a compressed-tensors quantization_config lacks config_groups")
-    weights = next(iter(groups.values())).get("weights") or {}
+    first = next(iter(groups.values()))
+    weights = first.get("weights") if isinstance(first, Mapping) else None
+    if not isinstance(weights, Mapping):
+        raise MalformedError(f"{name}: config_groups of compressed-tensors must hold groups with weights")
     match weights.get("num_bits"), weights.get("type"), weights.get("strategy"):
         case 4, "int", "group":
-            return Scheme.INT4_GROUP, int(weights["group_size"])
+            return Scheme.INT4_GROUP, _group_size(weights.get("group_size"), name)
         case 8, "float", "channel" | "tensor":
             return Scheme.FP8_CHANNEL, 0
         case 8, "float", "block":
             return _fp8(weights.get("block_structure"), name)
         case 4, "float", _:
-            return Scheme.NVFP4, int(weights.get("group_size") or 16)
+            return Scheme.NVFP4, _group_size(weights.get("group_size", 16), name)
         case bits, kind, strategy:
             raise UnsupportedError(
                 f"{name}: compressed-tensors weights with num_bits={bits}, type={kind}, strategy={strategy} "
                 "are not known here. Known: int 4-bit group; float 8-bit channel, tensor, block; float 4-bit"
             )
+
+
+def _group_size(value: Any, name: str) -> int:
+    if type(value) is not int or value < 1:
+        raise MalformedError(f"{name}: group_size of a quantization_config must be a positive integer (got {value!r})")
+    return value
+
+
+def _listed(value: Any, key: str, name: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise MalformedError(f"{name}: {key} of a quantization_config must be a list (got {value!r})")
+    return value
 
 
 def _modelopt(raw: Mapping[str, Any], name: str) -> tuple[Scheme, int]:
@@ -106,7 +124,7 @@ def _modelopt(raw: Mapping[str, Any], name: str) -> tuple[Scheme, int]:
     algorithm = inner.get("quant_algo")
     match algorithm:
         case "NVFP4":
-            return Scheme.NVFP4, int(inner.get("group_size") or 16)
+            return Scheme.NVFP4, _group_size(inner.get("group_size", 16), name)
         case "FP8":
             return Scheme.FP8_CHANNEL, 0
         case _:

@@ -42,8 +42,8 @@ class Space:
     """candidates: legal, no two with the same effective layout, in a fixed order.
     refused: combinations by the rule that stops them first; memory fractions do not count apart.
     considered: combinations in all, without memory fractions.
-    baseline: plain tensor parallelism, or the legal layout nearest to it; not among the candidates where
-        a pin excludes it.
+    baseline: plain tensor parallelism, even where the pins exclude it, or the candidate nearest to it where it
+        is illegal; always among the candidates.
     """
 
     candidates: tuple[Candidate, ...]
@@ -94,11 +94,17 @@ def enumerate_space(
     candidates = tuple(found.values())
     if not candidates:
         raise UserError(_nothing_left(model, cluster, pinned, refused))
+    usual = _plain(cluster, fractions)
+    plain = judge.candidate(replace(usual, **_without_sizes(pinned)))
+    if isinstance(plain, Candidate):
+        baseline = found.setdefault(plain.effective, plain)
+    else:
+        baseline = min(candidates, key=lambda near: _strangeness(usual, near.effective))
     return Space(
-        candidates=candidates,
+        candidates=tuple(found.values()),
         refused=dict(refused.most_common()),
         considered=considered,
-        baseline=_baseline(judge, cluster, fractions, candidates),
+        baseline=baseline,
     )
 
 
@@ -132,8 +138,7 @@ def _combinations(cluster: Cluster, version: EngineVersion, pinned: Mapping[str,
     backends = ["none"]
     if not cluster.gpu.is_cpu:
         backends += [b for b in moe_a2a_backends(version) if b != "none" and b not in _OTHER_HARDWARE]
-    rest = {name: value for name, value in pinned.items() if name not in (*_SIZES, "moe_a2a_backend")}
-    base = replace(Layout(nnodes=cluster.num_nodes), **rest)
+    base = replace(Layout(nnodes=cluster.num_nodes), **_without_sizes(pinned))
 
     def choices(name: str, values: Sequence[Any]) -> Sequence[Any]:
         return (pinned[name],) if name in pinned else values
@@ -197,19 +202,14 @@ def _nothing_left(model: Model, cluster: Cluster, pinned: Mapping[str, Any], ref
     )
 
 
-def _baseline(
-    judge: _Judge,
-    cluster: Cluster,
-    fractions: Sequence[float | None],
-    candidates: Sequence[Candidate],
-) -> Candidate:
-    """Plain TP over all GPUs at the usual memory fraction, or what is nearest to it."""
+def _plain(cluster: Cluster, fractions: Sequence[float | None]) -> Layout:
+    """Plain TP over all GPUs at the usual memory fraction."""
     fraction = min(fractions, key=_from_usual)
-    plain = Layout(tp_size=cluster.num_gpus, nnodes=cluster.num_nodes, mem_fraction_static=fraction)
-    candidate = judge.candidate(plain)
-    if isinstance(candidate, Candidate):
-        return candidate
-    return min(candidates, key=lambda near: _strangeness(plain, near.effective))
+    return Layout(tp_size=cluster.num_gpus, nnodes=cluster.num_nodes, mem_fraction_static=fraction)
+
+
+def _without_sizes(pinned: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in pinned.items() if name not in (*_SIZES, "moe_a2a_backend")}
 
 
 def _from_usual(fraction: float | None) -> float:

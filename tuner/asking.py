@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from textwrap import shorten
 
 from search_spaces.catalogue import hub_id, load_model, model_names, parse_cluster
 from search_spaces.config_json import model_from_config
@@ -25,6 +26,7 @@ ENGINES = ("auto", "sglang", "simulated")
 STORY_MODEL = "kimi-k2.6"
 STORY_CLUSTER = "8xrtx-pro-6000"
 DEFAULT_CLOCK_SCALE = 600.0
+_STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,119}")
 _BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|)")
 _BUDGET_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -43,8 +45,12 @@ def served(word: str) -> Served:
         word.encode()
     except UnicodeEncodeError:
         raise MalformedError(f"--model is not valid text in this locale (got {word!r})") from None
-    folder = Path(word).expanduser()
-    if folder.exists() or word.startswith((".", "/", "~")):
+    try:
+        folder = Path(word).expanduser()
+        exists = folder.exists()
+    except (OSError, RuntimeError) as error:
+        raise MalformedError(f"--model cannot be looked up: {error} ({shorten(word, 80)})") from None
+    if exists or word.startswith((".", "/", "~")):
         return Served(model=_from_folder(folder), model_path=str(folder))
     try:
         model = load_model(word)
@@ -58,12 +64,39 @@ def _from_folder(folder: Path) -> Model:
     if path.name != "config.json" or not path.is_file():
         raise UnsupportedError(f"{folder} holds no config.json: name the folder of a model, or one of the catalogue")
     try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        config = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         raise MalformedError(f"{path} cannot be read: {error}") from None
     if not isinstance(config, dict):
         raise MalformedError(f"{path} is not a JSON object")
     return model_from_config(config, name=path.resolve().parent.name, source=str(path))
+
+
+def study_name(word: str) -> str:
+    """`--study`: it becomes a folder's name."""
+    if not _STUDY_NAME.fullmatch(word):
+        raise MalformedError(
+            "--study is up to 120 letters, digits, dots, dashes, underscores and spaces, and starts with a letter or "
+            f"digit (got {shorten(repr(word), 80)})"
+        )
+    return word
+
+
+def stores(root: Path, storage: str | None, tracking_uri: str | None) -> tuple[str, str]:
+    """Where Optuna and MLflow write: as told, else under `root`."""
+    if (storage is None or tracking_uri is None) and set(str(root)) & set("?%#"):
+        raise UserError(
+            f"the path of this folder holds '?', '%' or '#', which a database's address cannot: {root}; run it in "
+            "another folder, or name --storage and --tracking-uri"
+        )
+    storage = f"sqlite:///{root / 'optuna.db'}" if storage is None else storage
+    tracking_uri = f"sqlite:///{root / 'mlflow.db'}" if tracking_uri is None else tracking_uri
+    if storage in {"sqlite://", "sqlite:///", "sqlite:///:memory:"}:
+        raise UserError(f"--storage {storage} is kept in memory: a study that cannot be resumed is not kept")
+    files = [Path(url.removeprefix("sqlite:///")).absolute() for url in (storage, tracking_uri) if "sqlite:///" in url]
+    if len(files) == 2 and files[0] == files[1]:
+        raise UserError(f"--storage and --tracking-uri name the same file, {files[0]}: each needs one of its own")
+    return storage, tracking_uri
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,12 +130,13 @@ def choose_engine(
     extra_args = _extra_args(engine_args)
     missing = _missing(cluster, here, gpus, engine_command)
     if word == "simulated" or (word == "auto" and missing):
-        because = "; ".join(missing) if word == "auto" else "--engine simulated was asked for"
+        because = " and ".join(missing) if word == "auto" else "--engine simulated was asked for"
         version = EngineVersion.parse(engine_version) if engine_version else NEWEST
         engine = simulated(cluster, version, because=because, clock_scale=clock_scale, extra_args=extra_args)
         return Chosen(engine=engine, cluster=cluster)
     if missing:
-        raise UserError(f"--engine sglang cannot run here: {'; '.join(missing)}")
+        hint = "; SGLang in another environment is named with --engine-command" if engine_command is None else ""
+        raise UserError(f"--engine sglang cannot run here: {' and '.join(missing)}{hint}")
     if cluster.num_nodes > 1:
         raise UnsupportedError(
             f"{cluster.name}: live trials over several nodes are not supported yet; --engine simulated is"
@@ -125,10 +159,7 @@ def _missing(
             names = ", ".join(sorted({g.name for g in gpus}))
             missing.append(f"this machine has {len(gpus)} GPUs ({names}), not {cluster.name}")
     if engine_command is None and not detection.sglang_is_installed_here():
-        missing.append(
-            f"SGLang is not installed in this Python ({detection.shown_program(DEFAULT_PROGRAM[:1])}); "
-            "another is named with --engine-command"
-        )
+        missing.append("SGLang is not installed in this Python")
     return missing
 
 

@@ -5,7 +5,6 @@ Heavy imports (optuna, mlflow) happen in the commands that need them, so that `-
 
 from __future__ import annotations
 
-import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -17,9 +16,9 @@ from typing import TYPE_CHECKING, Annotated, NoReturn
 import typer
 from typer._click.exceptions import ClickException  # typer brings its own click and names this nowhere else
 
-from search_spaces.errors import UserError
+from search_spaces.errors import CannotRunError, UserError
 from tuner.exit_code import Exit
-from tuner.voice import Voice
+from tuner.voice import Voice, speak_where_letters_fail
 
 if TYPE_CHECKING:
     from search_spaces.hardware import Cluster
@@ -59,11 +58,18 @@ def search(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(help="A folder with a config.json, or a name or hub id of the catalogue.", metavar="MODEL"),
+        typer.Option(
+            help="A folder with a config.json, or a name or hub id of the catalogue. Default when simulated: "
+            "kimi-k2.6.",
+            metavar="MODEL",
+        ),
     ] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(help="GPUs, e.g. 8xrtx-pro-6000 or 2x8xh200. Default: what is found here.", metavar="CLUSTER"),
+        typer.Option(
+            help="GPUs, e.g. 8xrtx-pro-6000 or 2x8xh200. Default: what is found here, else 8xrtx-pro-6000.",
+            metavar="CLUSTER",
+        ),
     ] = None,
     trials: Annotated[
         int,
@@ -72,7 +78,7 @@ def search(
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Time after which no trial is started, e.g. 90m, 2h.",
+            help="Time for this call, e.g. 90m, 2h; a trial under way ends at its next rung.",
             rich_help_panel=_SEARCH,
             metavar="TIME",
         ),
@@ -190,7 +196,9 @@ def search(
     from search_spaces.space import enumerate_space  # noqa: PLC0415
     from search_spaces.workload import Workload  # noqa: PLC0415
 
-    served = asking.served(model or asking.STORY_MODEL)
+    if not 0 <= seed < 2**32:
+        raise UserError(f"--seed is between 0 and {2**32 - 1} (got {seed})")
+    served = asking.served(asking.STORY_MODEL if model is None else model)
     workload = Workload(
         input_tokens=input_tokens,
         output_tokens=output_tokens,
@@ -209,6 +217,7 @@ def search(
     from tuner.request import Request, space_key  # noqa: PLC0415
 
     root = Path.cwd() / DEFAULT_STORE
+    storage, tracking_uri = asking.stores(root, storage, tracking_uri)
     request = Request(
         objective=wanted,
         model=served.model,
@@ -216,8 +225,8 @@ def search(
         cluster=chosen.cluster,
         workload=workload,
         engine=chosen.engine,
-        storage_url=storage or f"sqlite:///{root / 'optuna.db'}",
-        tracking_uri=tracking_uri or f"sqlite:///{root / 'mlflow.db'}",
+        storage_url=storage,
+        tracking_uri=tracking_uri,
         artifact_root=str(root / "artifacts"),
         work_dir=str(root / "work"),
         trials=trials,
@@ -226,7 +235,7 @@ def search(
         port=port,
         baseline=current,
         pins=pins,
-        study_name=study or "",
+        study_name="" if study is None else asking.study_name(study),
         space_key=space_key(c.requested for c in space.candidates),
     )
     from tuner.main_job import run  # noqa: PLC0415
@@ -234,12 +243,8 @@ def search(
     raise typer.Exit(run(request, space, json_output=json_output, notices=chosen.notices))
 
 
-class IllegalError(UserError):
-    """A layout that the user named is refused by the engine."""
-
-
 def _refuse_illegal(layout: Layout, model: Model, cluster: Cluster, version: EngineVersion) -> None:
-    """Raises IllegalError with every rule that --baseline breaks, and the nearest legal layouts."""
+    """Raises CannotRunError with every rule that --baseline breaks, and the nearest legal layouts."""
     from search_spaces.sglang.flags import to_argv  # noqa: PLC0415
     from search_spaces.sglang.rules import judge  # noqa: PLC0415
 
@@ -248,20 +253,24 @@ def _refuse_illegal(layout: Layout, model: Model, cluster: Cluster, version: Eng
         return
     broken = "; ".join(f"{v.message} [{v.rule}, {v.source}]" for v in verdict.violations)
     nearest = " or ".join(" ".join(to_argv(s, version)) for s in verdict.suggestions) or "none found"
-    raise IllegalError(f"--baseline is illegal under SGLang {version}: {broken}; nearest legal: {nearest}")
+    raise CannotRunError(f"--baseline is illegal under SGLang {version}: {broken}; nearest legal: {nearest}")
+
+
+_ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def _interrupt(_signal: int, _frame: FrameType | None) -> None:
-    """Every way of asking the tuner to end takes the one road that is tested: that of Ctrl-C."""
-    os.kill(os.getpid(), signal.SIGINT)
+    """Every way of asking the tuner to end takes the road of Ctrl-C; asking again does not stop the tidying up."""
+    for asked in _ASKED_TO_END:
+        signal.signal(asked, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The console command. Always ends by SystemExit, with the codes of `Exit`."""
-    # A tuner that a script starts in the background inherits an ignored SIGINT.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGHUP, _interrupt)
+    for asked in _ASKED_TO_END:  # also where a script started the tuner in the background, with SIGINT ignored
+        signal.signal(asked, _interrupt)
+    speak_where_letters_fail()
     sys.exit(_guarded(lambda: app(args=None if argv is None else list(argv), standalone_mode=False)))
 
 
@@ -270,7 +279,7 @@ def _guarded(command: Callable[[], object]) -> int:
         code = command()
     except UserError as error:
         Voice().say(f"tune: {' '.join(str(error).split())}")
-        return Exit.ILLEGAL if isinstance(error, IllegalError) else Exit.USER
+        return Exit.ILLEGAL if isinstance(error, CannotRunError) else Exit.USER
     except typer.Exit as ended:
         return ended.exit_code
     except (KeyboardInterrupt, typer.Abort):
@@ -285,9 +294,13 @@ def _guarded(command: Callable[[], object]) -> int:
 @app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 def simulate(context: typer.Context) -> None:
     """The simulated SGLang server on its own: `tune simulate --port P -- FLAGS`. Labelled as such everywhere."""
+    from tuner import asking  # noqa: PLC0415
     from tuner.simulator.__main__ import main as serve  # noqa: PLC0415
 
     words = [w for w in context.args if w != "--"]
+    for option, default in (("--model-path", asking.STORY_MODEL), ("--cluster", asking.STORY_CLUSTER)):
+        if not any(w == option or w.startswith(f"{option}=") for w in words):
+            words = [option, default, *words]
     raise typer.Exit(serve(words))
 
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from search_spaces.catalogue import gpu_keys, load_gpu
 from search_spaces.errors import MalformedError
@@ -115,8 +114,3 @@ def sglang_is_installed_here() -> bool:
     except importlib.metadata.PackageNotFoundError:
         return False
     return True
-
-
-def shown_program(program: Sequence[str]) -> str:
-    """The program's name for people, without its folders."""
-    return " ".join((PurePath(program[0]).name, *program[1:]))

@@ -16,8 +16,8 @@ from search_spaces.verdict import Stage
 from tuner.outcome import Crashed, Direction, Environment, Hung, Illegal, Outcome, OutOfMemory
 
 EXIT_ARGPARSE = 2
-EXIT_SIGKILL = 137
-EXIT_SIGTERM = 143
+# A server does not end by itself: in order it does so only when it is told to.
+_FROM_OUTSIDE = {0: "in order, as on SIGTERM", 137: "SIGKILL", 143: "SIGTERM"}
 
 
 class Kind(StrEnum):
@@ -137,10 +137,9 @@ def diagnose(*, exit_code: int, log: str, stage: str) -> Outcome:
     if cause and stage in _REFUSING_STAGES and _REFUSALS.match(cause):
         where = Stage.MODEL if stage == Stage.WEIGHTS else stage
         return Illegal(cause=cause, stage=where, exit_code=exit_code, evidence=evidence)
-    if not cause and exit_code in {EXIT_SIGKILL, EXIT_SIGTERM}:
-        signal = "SIGKILL" if exit_code == EXIT_SIGKILL else "SIGTERM"
+    if not cause and exit_code in _FROM_OUTSIDE:
         return Environment(
-            cause=f"ended from outside by {signal}, without an exception of its own",
+            cause=f"ended from outside ({_FROM_OUTSIDE[exit_code]}), without an exception of its own",
             stage=stage,
             exit_code=exit_code,
             evidence=_last_lines(log),

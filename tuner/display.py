@@ -13,6 +13,8 @@ from tuner.events import Event, Notice, RequestsDone, RungMeasured, StageReached
 from tuner.objective import Objective
 from tuner.voice import Voice
 
+_SPINNER_COLUMNS = 4
+
 
 class Display:
     """A listener for a study's events. Draws a live line where someone watches; elsewhere only tells of each
@@ -62,7 +64,8 @@ class Display:
                 if event.best is not None:
                     self._best = f"{self._objective.shown(event.best.value)} {event.best.requested.label}"
                 best = f"; best {self._best}" if self._best else ""
-                self._say(f"trial {record.number}: {outcome.kind}: {what}{best}")
+                kind = f"{outcome.kind}: " if record.value is not None else ""
+                self._say(f"trial {record.number}: {kind}{what}{best}")
             case Notice():
                 self._say(event.text)
             case _:
@@ -78,6 +81,5 @@ class Display:
     def _draw(self, stage: str) -> None:
         if self._status is not None:
             best = f" | best {self._best}" if self._best else ""
-            self._status.update(
-                Text(f"{self._voice.mark}{self._trial}: {stage}{best}", overflow="ellipsis", no_wrap=True)
-            )
+            line = f"{self._voice.mark}{self._trial}: {stage}{best}"
+            self._status.update(Text(line[: self._status.console.width - _SPINNER_COLUMNS]))

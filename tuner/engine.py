@@ -21,6 +21,7 @@ class Engine:
     """program: the words before the flags. extra_args: appended to every launch, verbatim.
 
     simulated_because: why the engine is a simulation; empty for a real one.
+    clock_scale: seconds of the engine's clock that pass in a second, at most; 1 for a real one.
     """
 
     name: str
@@ -29,6 +30,7 @@ class Engine:
     extra_args: tuple[str, ...] = ()
     simulated_because: str = ""
     simulator_args: tuple[str, ...] = ()
+    clock_scale: float = 1.0
 
     @property
     def is_simulated(self) -> bool:
@@ -77,6 +79,7 @@ def simulated(
         program=(sys.executable, "-m", "tuner.simulator"),
         extra_args=tuple(extra_args),
         simulated_because=because,
+        clock_scale=clock_scale,
         simulator_args=(
             "--cluster",
             cluster.name,

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from cost_models.prediction import Prediction
 from search_spaces.errors import UnknownNameError
-from tuner.measurement import Measurement
+from tuner.outcome import Outcome, StoppedEarly, measurement_of
 
 
 class Objective(StrEnum):
@@ -31,10 +31,16 @@ class Objective(StrEnum):
         """Unit of `value_of`, SI; see `shown` for people."""
         return "tok/s" if self is Objective.PEAK_THROUGHPUT else "s"
 
-    def value_of(self, measurement: Measurement) -> float | None:
-        """None where the measurement lacks the rung that the objective is read from."""
+    def value_of(self, outcome: Outcome) -> float | None:
+        """What the trial says of the objective; None where it says nothing.
+
+        A ladder that was left half-way has no peak: what lies above the last rung is not known.
+        """
+        measurement = measurement_of(outcome)
+        if measurement is None:
+            return None
         if self is Objective.PEAK_THROUGHPUT:
-            return measurement.peak.output_tok_per_s if measurement.rungs else None
+            return None if isinstance(outcome, StoppedEarly) else measurement.peak.output_tok_per_s
         rung = measurement.at(1)
         return rung.tpot_s.mean if rung else None
 
@@ -49,6 +55,11 @@ class Objective(StrEnum):
     def gain(self, value: float, baseline: float) -> float:
         """How many times better `value` is than `baseline`; above 1 is better."""
         return value / baseline if self.maximise else baseline / value
+
+    def compared(self, value: float, baseline: float) -> str:
+        """For people: `1.35 times the throughput of`, `2.56 times as fast as`."""
+        times = f"{self.gain(value, baseline):.2f} times"
+        return f"{times} the throughput of" if self.maximise else f"{times} as fast as"
 
     def shown(self, value: float) -> str:
         """For people: `961 tok/s`, `15.3 ms per output token`."""

@@ -9,7 +9,7 @@ from pydantic import TypeAdapter
 
 from cost_models.prediction import Prediction
 from search_spaces.layout import Layout
-from tuner.outcome import Outcome
+from tuner.outcome import Outcome, StoppedEarly, teaches_about_layout
 
 
 class Origin(StrEnum):
@@ -45,6 +45,12 @@ class TrialRecord:
     duration_s: float
     run_id: str = ""
     reused_from: str = ""
+
+    @property
+    def is_conclusive(self) -> bool:
+        """Whether the trial answered for its layout, so that it need not be run again."""
+        cut_short = isinstance(self.outcome, StoppedEarly) and self.value is None
+        return teaches_about_layout(self.outcome) and not cut_short
 
 
 _ADAPTER: TypeAdapter[TrialRecord] = TypeAdapter(TrialRecord)

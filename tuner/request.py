@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -72,7 +73,8 @@ class Request:
             "baseline": None if self.baseline is None else asdict(self.baseline),
             "space": self.space_key,
         }
-        return f"{self.objective}-{self.model.name}-{self.cluster.name}-{self.engine.name}-{_digest(asked)}"
+        model = re.sub(r"[^A-Za-z0-9._-]+", "-", self.model.name)[:60]
+        return f"{self.objective}-{model}-{self.cluster.name}-{self.engine.name}-{_digest(asked)}"
 
 
 def space_key(layouts: Iterable[Layout]) -> str:

@@ -28,9 +28,10 @@ Params = Mapping[str, Any]
 
 OUTCOME_ATTR = "outcome"
 """Trial user attribute: the kind of the outcome, as `tuner.outcome` names it."""
-INCONCLUSIVE = frozenset({"environment", "interrupted"})
 MAX_TRIES = 2
-"""A layout whose trials taught nothing about it is tried once more, not for ever."""
+"""A layout that the environment ended is tried once more, not for ever. What a person interrupted does not count."""
+TWIN_SCORE_GAP = 1e-3
+"""Layouts that differ in the memory fraction alone, and by less than this in log score, are twins."""
 MEASUREMENT_NOISE = 0.03
 """Standard deviation of a repeated measurement, in log units: 3 to 10 % between public repeats."""
 
@@ -128,8 +129,8 @@ class LayoutSampler(BaseSampler):
         tries: dict[int, int] = {}
         conclusive: set[int] = set()
         for i, t in self._tried(trials):
-            tries[i] = tries.get(i, 0) + 1
-            if not (t.state.is_finished() and t.user_attrs.get(OUTCOME_ATTR) in INCONCLUSIVE):
+            tries[i] = tries.get(i, 0) + (t.user_attrs.get(OUTCOME_ATTR) == "environment")
+            if t.state is not TrialState.FAIL:
                 conclusive.add(i)
         return [i for i in range(len(self._params)) if i not in conclusive and tries.get(i, 0) < MAX_TRIES]
 
@@ -158,8 +159,16 @@ class LayoutSampler(BaseSampler):
         tried = np.array([i for i, _ in attempts], dtype=int)
         worked = np.array([w for _, w in attempts])
         promise = gain * success_probability(self._features, tried, worked)
+        open_ = self.open_candidates(trials)
+        known_twins = {self._family(i) for i, _ in measured}
+        fresh = [i for i in open_ if self._family(i) not in known_twins]
         # Ties, and gains too small to tell apart, fall back on the believed score.
-        return max(self.open_candidates(trials), key=lambda i: (promise[i], mean[i]))
+        return max(fresh or open_, key=lambda i: (promise[i], mean[i]))
+
+    def _family(self, i: int) -> tuple[Any, ...]:
+        """Equal for twins: where more or less memory makes no difference to the score, one of them is enough."""
+        rest = tuple(v for name, v in self._params[i].items() if name != "mem_fraction_static")
+        return (*rest, round(self._prior[i] / TWIN_SCORE_GAP))
 
 
 def _dimensions(layouts: Sequence[Layout]) -> tuple[str, ...]:

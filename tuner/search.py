@@ -2,31 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import math
-import os
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
-from cost_models.estimate import predict, predict_if_it_fits
-from cost_models.prediction import DoesNotFit, Prediction
 from search_spaces.errors import UserError
 from search_spaces.layout import Layout
 from search_spaces.space import Space
-from search_spaces.verdict import Stage
-from tuner import report
+from tuner import report, report_text
 from tuner.events import Listener, Notice, RequestsDone, RungMeasured, StageReached, TrialEnded, TrialStarted
+from tuner.locks import only_one, while_stores_open
 from tuner.measurement import Rung
-from tuner.outcome import Environment, Interrupted, measurement_of, teaches_about_layout
+from tuner.outcome import Environment, Interrupted
 from tuner.record import Origin, TrialRecord
 from tuner.request import Request
 from tuner.sampling import MAX_TRIES, LayoutSampler, Scored
 from tuner.servers.protocol import Launch, Launcher
-from tuner.standing import standings
+from tuner.sifting import Sifted
+from tuner.standing import finalists, standings
 from tuner.study_result import StudyResult
 from tuner.study_store import StudyStore
 from tuner.tracking import Tracker, TrackingError
@@ -36,92 +31,26 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 HOST = "127.0.0.1"
-FINALISTS = 2
 CONFIRMATIONS = 3
 ENVIRONMENT_ENDS_IN_A_ROW = 3
 """After so many trials that the environment ended, more of them will not help."""
 
 
 def run_study(
-    request: Request, space: Space, *, launcher: Launcher, patience: Patience, listener: Listener
+    request: Request, space: Space, sifted: Sifted, *, launcher: Launcher, patience: Patience, listener: Listener
 ) -> StudyResult:
-    """Runs or resumes the study of `request` over `space`.
+    """Runs or resumes the study of `request` over what of `space` was found to fit.
 
-    Raises UserError before anything is started when nothing fits or a store cannot be used. Any other
-    exception leaves the study resumable, its runs ended and no server behind.
+    Raises UserError before anything is started when a store cannot be used. Any other exception leaves the
+    study resumable, its runs ended and no server behind.
     """
-    fitting, does_not_fit = _sift(request, space)
-    sampler = LayoutSampler([Scored(layout=p.requested, score=_score(request, p.prediction)) for p in fitting.values()])
-    with _only_one(request):
-        store = StudyStore(request, sampler)
-        tracker = Tracker.open(request)
-        search = _Search(request, space, fitting, store, tracker, launcher, patience, listener)
-        return search.run(does_not_fit)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Fitting:
-    requested: Layout
-    effective: Layout
-    prediction: Prediction
-
-
-def _sift(request: Request, space: Space) -> tuple[dict[Layout, _Fitting], tuple[DoesNotFit, ...]]:
-    """What fits, by requested layout, and what does not. Nothing is dropped for being slow.
-
-    The plain baseline stays unless its very weights are too large, and the user's own layout stays in any case:
-    what they are compared with is not for the memory model to decide.
-    """
-    fitting: dict[Layout, _Fitting] = {}
-    does_not_fit: list[DoesNotFit] = []
-    facts = (request.model, request.cluster)
-    for candidate in space.candidates:
-        estimate = predict(*facts, candidate.effective, request.workload)
-        if isinstance(estimate, DoesNotFit):
-            is_baseline = candidate == space.baseline and estimate.stage is not Stage.WEIGHTS
-            if candidate.requested != request.baseline and not is_baseline:
-                does_not_fit.append(estimate)
-                continue
-            estimate = predict_if_it_fits(*facts, candidate.effective, request.workload)
-        fitting[candidate.requested] = _Fitting(
-            requested=candidate.requested, effective=candidate.effective, prediction=estimate
-        )
-    if not fitting:
-        least = min(does_not_fit, key=lambda d: d.shortfall_bytes)
-        raise UserError(
-            f"{request.model.name} does not fit on {request.cluster.name} in any of {len(does_not_fit)} legal "
-            f"layouts; the nearest, {least.layout.label}: {least.message}"
-        )
-    return fitting, tuple(does_not_fit)
-
-
-def _score(request: Request, prediction: Prediction) -> float:
-    value = math.log(request.objective.predicted_by(prediction))
-    return value if request.objective.maximise else -value
-
-
-@contextlib.contextmanager
-def _only_one(request: Request) -> Iterator[None]:
-    """Two tuners on one study would settle each other's trials."""
-    folder = Path(request.work_dir)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / f"{request.study}.lock").open("a+")
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror}") from None
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.seek(0)
-            raise UserError(
-                f"study {request.study!r} is being run by process {lock.read().strip() or 'unknown'}; "
-                "wait for it, or name another with --study"
-            ) from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
-        yield
+    sampler = LayoutSampler([Scored(layout=f.requested, score=f.score) for f in sifted.fitting.values()])
+    with only_one(request):
+        with while_stores_open(request):
+            store = StudyStore(request, sampler)
+            tracker = Tracker.open(request)
+        search = _Search(request, space, sifted, store, tracker, launcher, patience, listener)
+        return search.run()
 
 
 class _Search:
@@ -129,7 +58,7 @@ class _Search:
         self,
         request: Request,
         space: Space,
-        fitting: dict[Layout, _Fitting],
+        sifted: Sifted,
         store: StudyStore,
         tracker: Tracker,
         launcher: Launcher,
@@ -138,7 +67,8 @@ class _Search:
     ) -> None:
         self._request = request
         self._space = space
-        self._fitting = fitting
+        self._fitting = sifted.fitting
+        self._does_not_fit = sifted.does_not_fit
         self._store = store
         self._tracker = tracker
         self._launcher = launcher
@@ -146,11 +76,9 @@ class _Search:
         self.tell = listener
         self._deadline = None if request.budget_s is None else time.monotonic() + request.budget_s
 
-    def run(self, does_not_fit: tuple[DoesNotFit, ...]) -> StudyResult:
+    def run(self) -> StudyResult:
         try:
-            run_id = self._tracker.start_study(
-                self._request, study=self._request.study, facts=self._facts(does_not_fit)
-            )
+            run_id = self._tracker.start_study(self._request, study=self._request.study, facts=self._facts())
         except TrackingError as error:
             raise UserError(f"MLflow does not take the study: {error}") from error
         interrupted = False
@@ -163,27 +91,25 @@ class _Search:
             note = "The tuner failed; the same command goes on from here."
             self._tracked(self._tracker.end_study, run_id, status="FAILED", note=note, summary={})
             raise
-        result = self._result(run_id, does_not_fit, stopped_because, interrupted=interrupted)
+        result = self._result(run_id, stopped_because, interrupted=interrupted)
         self._tracked(
             self._tracker.end_study,
             run_id,
             status="KILLED" if interrupted else "FINISHED" if result.winner else "FAILED",
-            note=report.note(result),
+            note=report_text.note(result),
             summary=report.document(result),
             records=result.records,
         )
         return result
 
-    def _result(
-        self, run_id: str, does_not_fit: tuple[DoesNotFit, ...], stopped_because: str, *, interrupted: bool
-    ) -> StudyResult:
+    def _result(self, run_id: str, stopped_because: str, *, interrupted: bool) -> StudyResult:
         records = tuple(self._store.records())
         return StudyResult(
             request=self._request,
             space=self._space,
             records=records,
             standings=standings(records, self._request.objective),
-            does_not_fit=does_not_fit,
+            does_not_fit=self._does_not_fit,
             stopped_because=stopped_because,
             interrupted=interrupted,
             tracking_uri=self._tracker.tracking_uri,
@@ -192,11 +118,11 @@ class _Search:
             run_url=self._tracker.run_url(run_id),
         )
 
-    def _facts(self, does_not_fit: tuple[DoesNotFit, ...]) -> dict[str, object]:
+    def _facts(self) -> dict[str, object]:
         return {
             "legal_layouts": len(self._space.candidates),
             "refused_combinations": sum(self._space.refused.values()),
-            "do_not_fit": len(does_not_fit),
+            "do_not_fit": len(self._does_not_fit),
             "searched_layouts": len(self._fitting),
         }
 
@@ -213,9 +139,10 @@ class _Search:
             self._tracked(self._tracker.record_reused, record)
         if adopted:
             sources = sorted({r.reused_from.split("#")[0] for r in adopted})
-            self.tell(
-                Notice(text=f"reusing {len(adopted)} measurements of {', '.join(sources)}: they are not run again")
-            )
+            self.tell(Notice(text=f"reusing {len(adopted)} trials of {', '.join(sources)}: they are not run again"))
+
+    def _enqueue_what_it_is_compared_with(self) -> None:
+        """The baseline and the user's own layout come first, and again where a try taught nothing."""
         for layout, origin in (
             (self._space.baseline.requested, Origin.BASELINE),
             (self._request.baseline, Origin.USER),
@@ -226,21 +153,23 @@ class _Search:
     def _wants(self, layout: Layout) -> bool:
         """Whether a live trial of `layout` can still teach something, and has not failed to too often."""
         tried = [r for r in self._store.records() if r.requested == layout]
-        known = any(teaches_about_layout(r.outcome) for r in tried)
-        return layout in self._fitting and not known and len(tried) < MAX_TRIES
+        known = any(r.is_conclusive for r in tried)
+        failed = sum(isinstance(r.outcome, Environment) for r in tried)
+        return layout in self._fitting and not known and failed < MAX_TRIES
 
     def _search(self, run_id: str) -> str:
         """Returns why it stopped."""
         environment_ends = 0
         while True:
             records = self._store.records()
-            live = sum(1 for r in records if r.origin not in _EXTRA and teaches_about_layout(r.outcome))
+            live = sum(1 for r in records if r.origin not in _EXTRA and r.is_conclusive)
             if live >= self._request.trials:
                 stopped = f"{live} of {self._request.trials} trials done"
                 break
             if self._out_of_time():
                 stopped = "the time budget is used up"
                 break
+            self._enqueue_what_it_is_compared_with()
             record = self._one_trial(run_id)
             if record is None:
                 stopped = "every layout that fits has been tried"
@@ -254,11 +183,12 @@ class _Search:
     def _confirm(self, run_id: str) -> None:
         """Measures the leaders again: the order of single runs may be noise.
 
-        A second run may dethrone a leader, so the next one is asked too, a few times at most.
+        A second run may dethrone a leader, so the next one is asked too, a few times at most. A runner-up that
+        is far behind, or that is the leader with another memory fraction, decides nothing.
         """
         for _ in range(CONFIRMATIONS):
-            leaders = standings(self._store.records(), self._request.objective)[:FINALISTS]
-            single = [s for s in leaders if len(s.values) == 1 and s.requested in self._fitting]
+            standing = finalists(standings(self._store.records(), self._request.objective), self._request.objective)
+            single = [s for s in standing if len(s.values) == 1 and s.requested in self._fitting]
             if not single or self._out_of_time():
                 return
             self._store.enqueue(single[0].requested, Origin.CONFIRMATION)
@@ -334,12 +264,11 @@ class _Search:
             )
             raise
         finally:
-            measurement = measurement_of(result.outcome)
             record = replace(
                 record,
                 outcome=result.outcome,
                 duration_s=result.duration_s,
-                value=None if measurement is None else request.objective.value_of(measurement),
+                value=request.objective.value_of(result.outcome),
             )
             self._store.tell(trial, record)
             self._tracked(self._tracker.end_trial, record, rung_requests=result.requests, log_path=log_path)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from search_spaces.layout import Layout
 from tuner.objective import Objective
@@ -47,3 +47,37 @@ def standings(records: Sequence[TrialRecord], objective: Objective) -> tuple[Sta
             by_layout.setdefault(record.effective, []).append(record)
     found = [Standing(records=tuple(rs)) for rs in by_layout.values()]
     return tuple(sorted(found, key=lambda s: -s.value if objective.maximise else s.value))
+
+
+CONTENDER = 1.15
+"""A runner-up that is further behind than this factor is no contender: repeats differ by 3 to 10 %."""
+
+
+def runner_up(standing: Sequence[Standing]) -> Standing | None:
+    """The best of another split than the leader's: one that differs in more than its memory fraction."""
+    return next((s for s in standing[1:] if _split(s.effective) != _split(standing[0].effective)), None)
+
+
+def finalists(standing: Sequence[Standing], objective: Objective) -> tuple[Standing, ...]:
+    """Those between whom the decision lies: the leader, and the runner-up where it is a contender."""
+    if not standing:
+        return ()
+    second = runner_up(standing)
+    if second is None or objective.gain(standing[0].value, second.value) > CONTENDER:
+        return (standing[0],)
+    return standing[0], second
+
+
+def is_tie(a: Standing, b: Standing) -> bool:
+    """Whether the measured ranges overlap, or single runs lie closer than repeats do."""
+    low_a, high_a = a.interval or (a.value / NOISE, a.value * NOISE)
+    low_b, high_b = b.interval or (b.value / NOISE, b.value * NOISE)
+    return low_a <= high_b and low_b <= high_a
+
+
+NOISE = 1.03
+
+
+def _split(layout: Layout) -> Layout:
+    """The layout without what follows from its memory fraction."""
+    return replace(layout, mem_fraction_static=None)

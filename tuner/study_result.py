@@ -8,7 +8,7 @@ from cost_models.prediction import DoesNotFit
 from search_spaces.space import Space
 from tuner.record import TrialRecord
 from tuner.request import Request
-from tuner.standing import Standing
+from tuner.standing import Standing, runner_up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +33,16 @@ class StudyResult:
     @property
     def winner(self) -> Standing | None:
         return self.standings[0] if self.standings else None
+
+    @property
+    def runner_up(self) -> Standing | None:
+        return runner_up(self.standings) if self.standings else None
+
+    @property
+    def current(self) -> Standing | None:
+        """Of the user's own layout."""
+        wish = self.request.baseline
+        return next((s for s in self.standings if wish in {r.requested for r in s.records}), None)
 
     @property
     def baseline(self) -> Standing | None:

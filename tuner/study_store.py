@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import optuna
+from optuna.exceptions import StorageInternalError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, Trial, TrialState
 from pydantic import ValidationError
 from sqlalchemy import event
 from sqlalchemy.engine import Engine as SqlEngine
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError
+from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from search_spaces.errors import UserError
 from search_spaces.layout import Layout
-from tuner.objective import Objective
 from tuner.outcome import (
     Crashed,
     Environment,
@@ -44,6 +44,7 @@ CONTEXT_ATTR = "context"
 ENGINE_ATTR = "engine"
 RECORD_ATTR = "record"
 ORIGIN_ATTR = "origin"
+FEASIBLE = "fits and works"
 UNKNOWN_SHORTFALL = 1.0
 _SQLITE = "sqlite:///"
 _GIB = 2**30
@@ -64,8 +65,7 @@ def open_storage(url: str) -> RDBStorage:
     try:
         storage = RDBStorage(url, engine_kwargs={"connect_args": {"timeout": 60}} if _is_sqlite(url) else None)
     except Exception as error:  # SQLAlchemy, alembic and drivers each have their own
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise UserError(f"cannot open the study storage {without_password(url)}: {first}") from error
+        raise UserError(f"cannot open the study storage {without_password(url)}: {_first_line(error)}") from error
     if _is_sqlite(url):
         _use_write_ahead_log(storage.engine)
     return storage
@@ -81,6 +81,10 @@ def without_password(url: str) -> str:
 
 def _is_sqlite(url: str) -> bool:
     return url.startswith("sqlite")
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _use_write_ahead_log(engine: SqlEngine) -> None:
@@ -100,7 +104,13 @@ class StudyStore:
         self._sampler = sampler
         self._storage = open_storage(request.storage_url)
         objective = request.objective
-        existing = {s.study_name: s for s in optuna.get_all_study_summaries(self._storage)}
+        try:
+            existing = {s.study_name: s for s in optuna.get_all_study_summaries(self._storage)}
+        except (StorageInternalError, SQLAlchemyError) as error:
+            shown = without_password(request.storage_url)
+            raise UserError(
+                f"the study storage {shown} cannot be read, it may be damaged: {_first_line(error)}"
+            ) from None
         self.resumed = request.study in existing
         if self.resumed:
             attrs = existing[request.study].user_attrs
@@ -177,7 +187,7 @@ class StudyStore:
                 trial.report(rung.output_tok_per_s, rung.concurrency)
         state, shortfall = _told(record.outcome, record.value)
         if shortfall is not None:
-            trial.set_constraint("fits and works", shortfall)
+            trial.set_constraint(FEASIBLE, shortfall)
         self._study.tell(trial, record.value if state is TrialState.COMPLETE else None, state=state)
 
     def records(self) -> list[TrialRecord]:
@@ -186,32 +196,34 @@ class StudyStore:
         return [r for t in ended if t.state.is_finished() and (r := _record_of(t)) is not None]
 
     def adopt(self) -> list[TrialRecord]:
-        """Takes over, once, what other studies on this store measured in the same context.
+        """Takes over, once, what trials of other studies on this store found out in the same context.
 
-        Returns the records newly taken over; their values are read for this study's objective.
+        Measurements are read for this study's objective; ends without one (illegal, out of memory, ...) hold for
+        any objective. Returns the records newly taken over.
         """
-        known = {(r.reused_from) for r in self.records()}
-        measured_here = {r.requested for r in self.records() if r.reused_from or measurement_of(r.outcome)}
+        answered = {r.requested for r in self.records() if r.is_conclusive}
         adopted = []
         for source, record in self._elsewhere():
-            value = _value(self._request.objective, record.outcome)
-            if value is None or source in known or record.requested in measured_here:
-                continue
-            if not self._sampler.knows(record.requested):
-                continue
+            value = self._request.objective.value_of(record.outcome)
             number = len(self._study.get_trials(deepcopy=False))
             taken = replace(
                 record, number=number, origin=Origin.REUSED, value=value, reused_from=source, duration_s=0.0
             )
+            known = record.requested in answered or not self._sampler.knows(record.requested)
+            if known or not taken.is_conclusive:
+                continue
+            state, shortfall = _told(taken.outcome, value)
             self._study.add_trial(
                 optuna.trial.create_trial(
+                    state=state,
                     params=self._sampler.params_of(record.requested),
                     distributions=dict(self._distributions),
                     value=value,
+                    constraints=None if shortfall is None else {FEASIBLE: shortfall},
                     user_attrs={RECORD_ATTR: to_json(taken), OUTCOME_ATTR: taken.outcome.kind},
                 )
             )
-            measured_here.add(record.requested)
+            answered.add(record.requested)
             adopted.append(taken)
         return adopted
 
@@ -222,22 +234,17 @@ class StudyStore:
             if summary.user_attrs.get(CONTEXT_ATTR) != self._request.context_key:
                 continue
             other = optuna.load_study(study_name=summary.study_name, storage=self._storage)
-            for t in other.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
+            for t in other.get_trials(deepcopy=False):
                 record = _record_of(t)
-                if record is not None and not record.reused_from:
+                if t.state.is_finished() and record is not None and not record.reused_from:
                     yield f"{summary.study_name}#{t.number}", record
-
-
-def _value(objective: Objective, outcome: Outcome) -> float | None:
-    measurement = measurement_of(outcome)
-    return None if measurement is None else objective.value_of(measurement)
 
 
 def _told(outcome: Outcome, value: float | None) -> tuple[TrialState, float | None]:
     """Optuna's state, and by how much the layout is infeasible (in GiB for memory; positive: infeasible)."""
     match outcome:
         case Measured() | StoppedEarly():
-            return (TrialState.COMPLETE if value is not None else TrialState.PRUNED), None
+            return (TrialState.COMPLETE if value is not None else TrialState.FAIL), None
         case OutOfMemory():
             gib = outcome.shortfall_bytes / _GIB if outcome.shortfall_bytes else UNKNOWN_SHORTFALL
             return TrialState.PRUNED, gib

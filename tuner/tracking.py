@@ -71,7 +71,7 @@ class Tracker:
 
     def _page_of(self, run_id: str) -> str:
         """What a note links to: it holds wherever the note is read."""
-        return f"#/experiments/{self.experiment_id}/runs/{run_id}"
+        return f"#/experiments/{self.experiment_id}/runs/{run_id}?workflowType=machine_learning"
 
     @property
     def _base(self) -> str:

@@ -142,12 +142,12 @@ def _ladder(record: TrialRecord) -> list[str]:
         p = predicted.get(r.concurrency)
         cells = [
             str(r.concurrency),
-            f"{r.output_tok_per_s:.4g}",
-            f"{p.output_tok_per_s:.4g}" if p else "",
-            f"{r.tpot_s.mean * 1e3:.4g}",
-            f"{p.tpot_s * 1e3:.4g}" if p else "",
-            f"{r.ttft_s.p50 * 1e3:.4g}",
-            f"{r.ttft_s.p99 * 1e3:.4g}",
+            _figure(r.output_tok_per_s),
+            _figure(p.output_tok_per_s) if p else "",
+            _figure(r.tpot_s.mean * 1e3),
+            _figure(p.tpot_s * 1e3) if p else "",
+            _figure(r.ttft_s.p50 * 1e3),
+            _figure(r.ttft_s.p99 * 1e3),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return [*lines, ""]
@@ -168,3 +168,8 @@ def _code(text: str) -> str:
 
 def _number(shown: str) -> str:
     return shown.split(" ", 1)[0]
+
+
+def _figure(value: float) -> str:
+    """Four digits that matter, never as a power of ten."""
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"

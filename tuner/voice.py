@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import TextIO
 
@@ -17,8 +18,9 @@ class Voice:
 
     def __init__(self, *, mark: str = "", out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.mark = mark
-        self._out = out or sys.stdout
-        self._err = err or sys.stderr
+        # A stream that was closed before the start is None.
+        self._out = out or sys.stdout or io.StringIO()
+        self._err = err or sys.stderr or io.StringIO()
 
     @property
     def is_live(self) -> bool:
@@ -33,8 +35,18 @@ class Voice:
         """What was asked for, on stdout."""
         self._write(self._out, what)
 
+    @property
+    def width(self) -> int:
+        """Columns that a line of `result` may take after its mark."""
+        width = Console(file=self._out).width if self._out.isatty() else _WIDTH_OFF_TERMINAL
+        return max(width - len(self.mark), 40)
+
     def live_console(self) -> Console:
         return Console(file=self._err, highlight=False)
+
+    def document(self, text: str) -> None:
+        """A document for machines, on stdout."""
+        _put(self._out, text)
 
     def _write(self, stream: TextIO, what: tuple[RenderableType, ...]) -> None:
         target = Console(file=stream)
@@ -53,5 +65,22 @@ class Voice:
             # Plain words are never folded: a command that is cut in lines can't be pasted.
             console.print(each, soft_wrap=isinstance(each, str), markup=not isinstance(each, str))
         lines = buffer.getvalue().rstrip("\n").split("\n")
-        stream.write("".join(f"{self.mark}{line.rstrip()}\n" for line in lines))
+        _put(stream, "".join(f"{self.mark}{line.rstrip()}\n" for line in lines))
+
+
+def _put(stream: TextIO, text: str) -> None:
+    """Nobody listening is no reason to stop working: a study goes on when its terminal or pipe is gone."""
+    try:
+        stream.write(text)
         stream.flush()
+    except (OSError, ValueError):
+        if stream in {sys.stdout, sys.stderr}:
+            # What is left in the buffer would be complained about at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def speak_where_letters_fail() -> None:
+    """A terminal that cannot show a character gets a question mark, not the end of the program."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")

@@ -13,6 +13,8 @@ _NOTATION = re.compile(
     re.IGNORECASE,
 )
 
+MOST_GPUS = 256
+
 
 def parse_cluster(text: str) -> Cluster:
     """`[NODESx]GPUSxGPU`, the GPU as `load_gpu` knows it.
@@ -27,4 +29,6 @@ def parse_cluster(text: str) -> Cluster:
             "a cluster is written [NODESx]GPUSxGPU with counts of at least 1, "
             f"e.g. 8xrtx-pro-6000 or 2x8xh200 (got {text!r})"
         )
+    if nodes * gpus > MOST_GPUS:
+        raise MalformedError(f"a cluster of at most {MOST_GPUS} GPUs can be searched (got {nodes * gpus} in {text!r})")
     return Cluster(gpu=load_gpu(match["gpu"]), gpus_per_node=gpus, num_nodes=nodes)

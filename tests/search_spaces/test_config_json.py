@@ -96,9 +96,9 @@ def test_a_missing_field_is_named_or_has_a_stated_default(field):
             read(config)
 
 
-@pytest.mark.parametrize("value", ["2048", -1, 0, 1.5, True, [2048]])
+@pytest.mark.parametrize("value", ["2048", -1, 0, 1.5, True, [2048], 10**30])
 def test_a_field_that_is_no_positive_integer_is_refused(value):
-    with pytest.raises(MalformedError, match="hidden_size must be an integer of at least 1"):
+    with pytest.raises(MalformedError, match="hidden_size must be an integer from 1 to"):
         read({**QWEN, "hidden_size": value})
 
 
@@ -204,3 +204,30 @@ def test_quantisation_is_read_with_what_it_covers(config, scheme, group_size, co
 def test_quantisation_that_cannot_be_read_is_named(config, error, text):
     with pytest.raises(error, match=text):
         quantised(config)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        None,
+        [],
+        "w",
+        {"num_bits": 4, "type": "int", "strategy": "group"},
+        *(
+            {"num_bits": 4, "type": "int", "strategy": "group", "group_size": size}
+            for size in (0, -1, "32", [32], 0.5, None, True)
+        ),
+    ],
+)
+def test_a_quantization_config_that_makes_no_sense_is_one_clear_line(weights):
+    raw = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": weights}}}
+    with pytest.raises((MalformedError, UnsupportedError)):
+        read({**QWEN, "quantization_config": raw})
+
+
+@pytest.mark.parametrize("change", [{"ignore": 5}, {"config_groups": {"g": 1}}, {"config_groups": [1]}])
+def test_lists_and_objects_of_a_quantization_config_are_checked(change):
+    good = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}
+    raw = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": good}}, **change}
+    with pytest.raises(MalformedError):
+        read({**QWEN, "quantization_config": raw})

@@ -108,7 +108,8 @@ def test_cpu_servers_take_no_memory_fraction():
 
 def test_pins_fix_what_they_name():
     space = kimi_space(pins={"tp_size": 8, "ep_size": 8, "cuda_graph_max_bs_decode": 64})
-    assert {(c.effective.tp_size, c.effective.ep_size) for c in space.candidates} == {(8, 8)}
+    sought = [c for c in space.candidates if c != space.baseline]
+    assert {(c.effective.tp_size, c.effective.ep_size) for c in sought} == {(8, 8)}
     assert {c.effective.cuda_graph_max_bs_decode for c in space.candidates} == {64}
     assert {c.requested.mem_fraction_static for c in kimi_space(pins={"mem_fraction_static": 0.7}).candidates} == {0.7}
 
@@ -116,7 +117,13 @@ def test_pins_fix_what_they_name():
 def test_the_baseline_outlives_a_pin_that_excludes_it():
     space = kimi_space(pins={"ep_size": 8})
     assert space.baseline.requested == Layout(tp_size=8, mem_fraction_static=0.90)
-    assert space.baseline not in space.candidates
+    assert [c for c in space.candidates if c.requested.ep_size != 8] == [space.baseline]
+
+
+def test_the_baseline_keeps_what_is_pinned_besides_sizes():
+    space = kimi_space(pins={"page_size": 64, "tp_size": 4})
+    assert space.baseline.requested == Layout(tp_size=8, mem_fraction_static=0.90, page_size=64)
+    assert space.baseline in space.candidates
 
 
 def test_ones_own_layouts_come_first_where_they_are_legal():

@@ -139,6 +139,38 @@ def test_a_trial_that_taught_nothing_is_tried_once_more_and_no_oftener() -> None
     assert sampler.open_candidates(study.get_trials()) == []
 
 
+def test_twins_that_differ_in_memory_alone_wait_until_nothing_else_is_left() -> None:
+    sampler = LayoutSampler([Scored(layout=layout, score=float(layout.ep_size)) for layout in LAYOUTS])
+    study = study_of(sampler)
+    order = []
+    while sampler.open_candidates(study.get_trials()):
+        trial, layout = ask(study, sampler)
+        order.append(replace(layout, mem_fraction_static=None))
+        study.tell(trial, 100.0 * layout.ep_size)
+    half = len(order) // 2
+    assert len(set(order[:half])) == half
+
+
+def test_a_twin_of_a_layout_that_failed_is_no_twin() -> None:
+    pair = [Scored(layout=layout, score=5.0 - 0.5 * (layout.tp_size != 8)) for layout in LAYOUTS if layout.ep_size == 1]
+    sampler = LayoutSampler(pair)
+    study = study_of(sampler)
+    trial, first = ask(study, sampler)
+    study.tell(trial, state=TrialState.PRUNED)
+    _, second = ask(study, sampler)
+    assert first.tp_size == second.tp_size == 8
+
+
+def test_an_interrupted_trial_does_not_count_as_a_try() -> None:
+    sampler = LayoutSampler([Scored(layout=LAYOUTS[0], score=1.0)])
+    study = study_of(sampler)
+    for _ in range(4):
+        trial, _layout = ask(study, sampler)
+        trial.set_user_attr(OUTCOME_ATTR, "interrupted")
+        study.tell(trial, state=TrialState.FAIL)
+    assert sampler.open_candidates(study.get_trials()) == [0]
+
+
 def test_an_enqueued_layout_comes_first() -> None:
     sampler = LayoutSampler(scored())
     study = study_of(sampler)

@@ -124,8 +124,8 @@ OUTCOMES: dict[str, tuple[Outcome, float | None, TrialState, float | None]] = {
     "measured": (Measured(measurement=measurement(900.0, 0.02)), 900.0, TrialState.COMPLETE, None),
     "stopped early": (
         StoppedEarly(measurement=measurement(500.0, 0.02), reason="budget"),
-        500.0,
-        TrialState.COMPLETE,
+        None,
+        TrialState.FAIL,
         None,
     ),
     "illegal": (Illegal(cause="x", stage="s", exit_code=1), None, TrialState.PRUNED, 1.0),

@@ -123,6 +123,7 @@ RUNG_REQUESTS = {concurrency: timings(concurrency) for concurrency in (1, 4)}
 MEASUREMENT = Measurement(
     rungs=tuple(Rung.of(c, r) for c, r in RUNG_REQUESTS.items()), simulated=False, startup_s=61.5, kv_tokens=240_000
 )
+ML = "?workflowType=machine_learning"
 SCORE = 4 * 101 / 5.1  # tokens of the second rung over its duration
 
 OUTCOMES: dict[str, tuple[Outcome, str]] = {
@@ -465,9 +466,9 @@ def test_a_study_ends_with_a_verdict_and_a_table_that_links_its_trials(
     note = note_of(run).splitlines()
     assert note[0] == "TP8 ADP8 EP8 wins"
     page = f"#/experiments/{tracker.experiment_id}/runs"
-    assert f"| 1 | TP8 ADP8 EP8 deepep mem0.9 | 961 | 480 | [#2]({page}/{'f' * 32}) |" in note
-    assert f"| 2 | TP8 EP8 deepep mem0.9 | 79.22 | 480 | [#0]({page}/{good.run_id}) |" in note
-    assert f"- out of memory: [#1]({page}/{bad.run_id})" in note
+    assert f"| 1 | TP8 ADP8 EP8 deepep mem0.9 | 961 | 480 | [#2]({page}/{'f' * 32}{ML}) |" in note
+    assert f"| 2 | TP8 EP8 deepep mem0.9 | 79.22 | 480 | [#0]({page}/{good.run_id}{ML}) |" in note
+    assert f"- out of memory: [#1]({page}/{bad.run_id}{ML})" in note
     board = json.loads(text_of(client, run_id, "leaderboard.json"))
     assert [row["trials"] for row in board["layouts"]] == [[2], [0]]
     assert json.loads(text_of(client, run_id, "summary.json")) == {"stopped_because": "3 of 3 trials done"}
@@ -533,7 +534,7 @@ def test_a_reused_measurement_names_its_source_and_has_no_files(client: MlflowCl
     assert run.data.tags["tune.outcome"] == "measured"
     assert run.data.metrics["score"] == pytest.approx(SCORE)
     assert [m.step for m in client.get_metric_history(run.info.run_id, "sweep/output_tok_per_s")] == [1, 4]
-    assert f"[earlier#0](#/experiments/{tracker.experiment_id}/runs/{source.run_id})" in note_of(run)
+    assert f"[earlier#0](#/experiments/{tracker.experiment_id}/runs/{source.run_id}{ML})" in note_of(run)
     assert client.list_artifacts(run.info.run_id) == []
 
 
@@ -583,7 +584,7 @@ def test_the_store_is_where_it_was_asked_for(client: MlflowClient, folder: Path,
     assert experiment.name == "layout-tune"
     assert experiment.artifact_location == str(folder / "mlruns" / "artifacts")
     assert find_experiment(client.tracking_uri) == tracker.experiment_id
-    assert tracker.run_url("abc") == f"#/experiments/{tracker.experiment_id}/runs/abc"
+    assert tracker.run_url("abc") == f"#/experiments/{tracker.experiment_id}/runs/abc{ML}"
     assert tracker.experiment_url.endswith("/runs?workflowType=machine_learning")
 
 
@@ -764,7 +765,7 @@ def test_a_study_is_tracked_on_a_server_as_on_a_database_until_that_is_gone(
     there = MlflowClient(tracking_uri=address)
     assert there.get_run(run_id).info.status == "FINISHED"
     assert there.get_run(record.run_id).data.metrics["score"] == pytest.approx(SCORE)
-    assert tracker.run_url(run_id) == f"{address}/#/experiments/{tracker.experiment_id}/runs/{run_id}"
+    assert tracker.run_url(run_id) == f"{address}/#/experiments/{tracker.experiment_id}/runs/{run_id}{ML}"
     family = psutil.Process(process.pid).children(recursive=True)
     process.kill()
     eventually(lambda: gone(family), "the end of the server")

@@ -36,7 +36,8 @@ class LocalServer:
         return self._process.pid
 
     def exit_code(self) -> int | None:
-        return self._process.poll()
+        code = self._process.poll()
+        return 128 - code if code is not None and code < 0 else code
 
     def stop(self) -> None:
         if self._process.stdin is not None:

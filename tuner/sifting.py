@@ -1,0 +1,70 @@
+"""Which legal layouts are worth a trial: those that fit, each with its prediction and its score."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cost_models.estimate import predict, predict_if_it_fits
+from cost_models.prediction import DoesNotFit, Prediction
+from search_spaces.errors import CannotRunError
+from search_spaces.layout import Layout
+from search_spaces.space import Space
+from search_spaces.verdict import Stage
+from tuner.request import Request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitting:
+    """score: log of the predicted objective, larger is better."""
+
+    requested: Layout
+    effective: Layout
+    prediction: Prediction
+    score: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sifted:
+    """fitting: what fits, by requested layout. does_not_fit: what the memory model rules out, with the reason."""
+
+    fitting: Mapping[Layout, Fitting]
+    does_not_fit: tuple[DoesNotFit, ...]
+
+
+def sift(request: Request, space: Space) -> Sifted:
+    """Sorts the layouts of `space` by whether they fit. Nothing is dropped for being slow.
+
+    The plain baseline stays unless its very weights are too large, and the user's own layout stays in any case:
+    what they are compared with is not for the memory model to decide. Raises CannotRunError when nothing fits.
+    """
+    fitting: dict[Layout, Fitting] = {}
+    does_not_fit: list[DoesNotFit] = []
+    facts = (request.model, request.cluster)
+    for candidate in space.candidates:
+        estimate = predict(*facts, candidate.effective, request.workload)
+        if isinstance(estimate, DoesNotFit):
+            is_baseline = candidate == space.baseline and estimate.stage is not Stage.WEIGHTS
+            if candidate.requested != request.baseline and not is_baseline:
+                does_not_fit.append(estimate)
+                continue
+            estimate = predict_if_it_fits(*facts, candidate.effective, request.workload)
+        fitting[candidate.requested] = Fitting(
+            requested=candidate.requested,
+            effective=candidate.effective,
+            prediction=estimate,
+            score=_score(request, estimate),
+        )
+    if not fitting:
+        least = min(does_not_fit, key=lambda d: d.shortfall_bytes)
+        raise CannotRunError(
+            f"{request.model.name} does not fit on {request.cluster.name} in any of {len(does_not_fit)} legal "
+            f"layouts; the nearest, {least.layout.label}: {least.message}"
+        )
+    return Sifted(fitting=fitting, does_not_fit=tuple(does_not_fit))
+
+
+def _score(request: Request, prediction: Prediction) -> float:
+    value = math.log(request.objective.predicted_by(prediction))
+    return value if request.objective.maximise else -value
