@@ -46,8 +46,9 @@ def verdict_lines(result: StudyResult) -> list[str]:
 
 def _extra_trials(result: StudyResult) -> str:
     origins = Counter(r.origin for r in result.records)
-    extra = [f"{n} {what}" for what, n in ((Origin.CONFIRMATION, origins[Origin.CONFIRMATION]),) if n]
-    extra += [f"{origins[Origin.REUSED]} reused"] if origins[Origin.REUSED] else []
+    confirmations, reused = origins[Origin.CONFIRMATION], origins[Origin.REUSED]
+    extra = [f"{confirmations} confirmation{'s' * (confirmations > 1)}"] if confirmations else []
+    extra += [f"{reused} reused"] if reused else []
     return f" (and {', '.join(extra)})" if extra else ""
 
 
