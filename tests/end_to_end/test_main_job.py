@@ -195,8 +195,8 @@ def test_nothing_is_left_running(done: tuple[Path, subprocess.CompletedProcess[s
 SLOW = ("--concurrency", "1,8", "--output-tokens", "32", "--clock-scale", "20")
 
 
-def started(folder: Path, *words: str) -> subprocess.Popen[str]:
-    """A tuner that has a server running."""
+def started(folder: Path, *words: str, until: str = "") -> subprocess.Popen[str]:
+    """A tuner that has a server running whose log says `until`."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tuner", "--objective", "peak_throughput", "--trials", "2", *words],
         cwd=folder,
@@ -206,7 +206,12 @@ def started(folder: Path, *words: str) -> subprocess.Popen[str]:
         text=True,
     )
     log = "mlruns/work/*/0/server.log"
-    assert eventually(lambda: any(p.stat().st_size for p in folder.glob(log))), process.communicate()
+
+    def says_so() -> bool:
+        texts = [p.read_text(errors="replace") for p in folder.glob(log)]
+        return any(text and until in text for text in texts)
+
+    assert eventually(says_so), process.communicate()
     return process
 
 
@@ -231,6 +236,92 @@ def test_a_signal_ends_it_in_order_with_130_and_the_same_command_goes_on(tmp_pat
         trials = json.loads(resumed.stdout)["trials"]
         assert [t["outcome"] for t in trials].count("interrupted") == 1
         assert trials[0]["flags"] in [t["flags"] for t in trials[1:]]
+
+
+def test_asking_again_and_again_under_load_does_not_stop_the_tidying_up(tmp_path: Path) -> None:
+    words = ("--concurrency", "1,8", "--output-tokens", "512", "--clock-scale", "40")
+    process = started(tmp_path, *words, until="Decode batch")
+    for _ in range(5):
+        process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert marked(out)
+    assert processes_of(tmp_path) == []
+    statuses = {r.info.status for r in [*runs_of(tmp_path, "trial"), *runs_of(tmp_path, "study")]}
+    assert statuses == {"KILLED"}
+    assert [t.state.name for t in optuna_trials(tmp_path)] == ["FAIL"]
+
+
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+def test_a_study_goes_on_when_nobody_listens_any_more(tmp_path: Path, stream: str) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tuner", "--objective", "peak_throughput", "--trials", "1", *QUICK],
+        cwd=tmp_path,
+        env=_environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deaf, other = (process.stdout, process.stderr) if stream == "stdout" else (process.stderr, process.stdout)
+    assert deaf is not None
+    assert other is not None
+    deaf.close()
+    heard = other.read()
+    other.close()
+    assert process.wait(120) == 0, heard
+    assert {t.state.name for t in optuna_trials(tmp_path)} == {"COMPLETE"}
+    assert {r.info.status for r in runs_of(tmp_path, "study")} == {"FINISHED"}
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_terminal_without_the_letters_gets_the_report_all_the_same(
+    done: tuple[Path, subprocess.CompletedProcess[str]], encoding: str
+) -> None:
+    shown = tune(done[0], "--objective", "peak_throughput", "--trials", "3", *QUICK, PYTHONIOENCODING=encoding)
+    assert shown.returncode == 0, shown.stderr
+    assert "winner: TP" in shown.stdout
+
+
+def test_two_new_studies_may_begin_in_one_fresh_folder_at_once(tmp_path: Path) -> None:
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-m", "tuner", "--objective", "peak_throughput", "--trials", "1", "--study", name, *QUICK],
+            cwd=tmp_path,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for name in ("a", "b")
+    ]
+    ends = [(p.communicate(timeout=300), p.returncode) for p in both]
+    assert [code for _, code in ends] == [0, 0], ends
+
+
+def test_the_lock_of_a_study_goes_with_its_storage_and_not_with_the_folder(tmp_path: Path) -> None:
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    shared = ("--storage", f"sqlite:///{tmp_path / 'shared.db'}", "--study", "s")
+    first = started(here, *SLOW, *shared)
+    second = tune(there, "--objective", "peak_throughput", "--trials", "2", *SLOW, *shared)
+    assert second.returncode == 2
+    assert f"process {first.pid}" in second.stderr
+    first.send_signal(signal.SIGTERM)
+    first.communicate(timeout=120)
+    assert first.returncode == 130
+
+
+def test_a_ladder_cut_by_the_budget_gives_no_peak_and_is_climbed_again(tmp_path: Path) -> None:
+    words = ("--objective", "peak_throughput", "--trials", "1", "--json", "--concurrency", "1,8")
+    cut = tune(tmp_path, *words, "--output-tokens", "32", "--clock-scale", "1e9", "--budget", "0.001s")
+    assert cut.returncode == 4
+    whole = tune(tmp_path, *words, "--output-tokens", "32", "--clock-scale", "1e9")
+    assert whole.returncode == 0, whole.stderr
+    document = json.loads(whole.stdout)
+    assert document["winner"]["effective"] == document["baseline"]["effective"]
+    full = [t for t in document["trials"] if t["value"] is not None]
+    assert all(len(t["rungs"]) == 2 for t in full)
 
 
 def test_after_sigkill_nothing_runs_and_the_next_start_settles_trial_and_run(tmp_path: Path) -> None:
