@@ -169,6 +169,7 @@ def _sglang(
     program = tuple(_words("--engine-command", engine_command)) if engine_command else DEFAULT_PROGRAM
     installed = detection.installed_engine(program)
     notices: tuple[str, ...] = ()
+    release = installed.version if installed is not None else ""
     if engine_version:
         version = EngineVersion.parse(engine_version)
     elif installed is None:
@@ -180,7 +181,7 @@ def _sglang(
             notices = (f"SGLang {installed.version} is judged by the rules of {version}",)
     if cluster.gpu.is_cpu and "--device" not in extra_args:
         extra_args = ("--device", "cpu", *extra_args)
-    engine = Engine(name="sglang", version=version, program=program, extra_args=extra_args)
+    engine = Engine(name="sglang", version=version, program=program, extra_args=extra_args, release=release)
     return Chosen(engine=engine, cluster=cluster, notices=notices)
 
 

@@ -268,8 +268,11 @@ def _interrupt(_signal: int, _frame: FrameType | None) -> None:
 
 def main(argv: Sequence[str] | None = None) -> NoReturn:
     """The console command. Always ends by SystemExit, with the codes of `Exit`."""
-    for asked in _ASKED_TO_END:  # also where a script started the tuner in the background, with SIGINT ignored
-        signal.signal(asked, _interrupt)
+    for asked in _ASKED_TO_END:
+        # A script that starts the tuner in the background has SIGINT ignored for it, and means nothing by it;
+        # `nohup` has SIGHUP ignored, and means it.
+        if asked is not signal.SIGHUP or signal.getsignal(asked) is not signal.SIG_IGN:
+            signal.signal(asked, _interrupt)
     speak_where_letters_fail()
     sys.exit(_guarded(lambda: app(args=None if argv is None else list(argv), standalone_mode=False)))
 

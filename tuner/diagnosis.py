@@ -102,19 +102,36 @@ RULES: tuple[Rule, ...] = (
         "the interpreter; layers/moe/token_dispatcher/deepep.py:382",
     ),
     _rule(Kind.ENVIRONMENT, r"No space left on device|\[Errno 28\]", "the file system"),
-    _rule(Kind.CRASHED, r"NCCL (?:error|failure|WARN)|ncclUnhandledCudaError|ncclSystemError", "NCCL"),
+    _rule(
+        Kind.ENVIRONMENT,
+        r"No CUDA GPUs are available|Found no NVIDIA driver|CUDA driver version is insufficient",
+        "torch: cuda/__init__.py; CUDA runtime",
+    ),
+    _rule(Kind.ENVIRONMENT, r"client socket has (?:timed out|failed)", "torch: distributed TCPStore"),
+    _rule(
+        Kind.ENVIRONMENT,
+        r"trust_remote_code=True|Model architectures \[.*\] are not supported",
+        "transformers: dynamic_module_utils.py; models/registry.py",
+    ),
+    _rule(Kind.CRASHED, r"NCCL (?:error|failure)|ncclUnhandledCudaError|ncclSystemError", "NCCL"),
     _rule(Kind.CRASHED, r"CUDA error: ", "CUDA runtime"),
     # Seen only where no scheduler left an exception of its own: then nothing says why it died.
-    _rule(Kind.CRASHED, r"scheduler died during initialization", "entrypoints/engine.py"),
+    _rule(
+        Kind.CRASHED,
+        r"scheduler died during initialization|Subprocess \S+ .*crashed with exit code",
+        "entrypoints/engine.py; utils/watchdog.py",
+    ),
 )
 
 # Exceptions by which SGLang refuses a configuration before it touches a GPU's memory in earnest.
 _REFUSALS = re.compile(
-    r"^(?:\w+\.)*(AssertionError|ValueError|ZeroDivisionError|NotImplementedError|TypeError|KeyError"
-    r"|RuntimeError|OverflowError)\b"
+    r"^(?:\w+\.)*(?:(?:AssertionError|ValueError|ZeroDivisionError|NotImplementedError|TypeError|OverflowError)\b"
+    r"|RuntimeError: .*(?:must be divisible|is not equal to|is not compatible))"
 )
 _REFUSING_STAGES = frozenset({str(Stage.RESOLVE), str(Stage.INIT), str(Stage.WEIGHTS)})
 _EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Exit)\b(?::.*)?$")
+# Without an exception, what stands further up the log than this is no cause of its end.
+_LAST_WORDS = 40
 _SCHEDULER_EXCEPTION = "Scheduler hit an exception"
 _TRACEBACK = "Traceback (most recent call last)"
 _WATCHDOG_LIMIT = re.compile(r"watchdog_timeout=(\d+)")
@@ -132,12 +149,13 @@ def diagnose(*, exit_code: int, log: str, stage: str) -> Outcome:
     block = _first_exception(log)
     cause, evidence = _cause(block)
     for rule in RULES:
-        if found := rule.pattern.search("\n".join(block) if block else log):
+        if found := rule.pattern.search("\n".join(block) if block else "\n".join(_last_lines(log, _LAST_WORDS))):
             return _outcome_of(rule, cause or found[0], evidence or (found[0],), exit_code, stage)
     if cause and stage in _REFUSING_STAGES and _REFUSALS.match(cause):
         where = Stage.MODEL if stage == Stage.WEIGHTS else stage
         return Illegal(cause=cause, stage=where, exit_code=exit_code, evidence=evidence)
-    if not cause and exit_code in _FROM_OUTSIDE:
+    # A parent that a dying child asked to end was not ended from outside.
+    if not cause and exit_code in _FROM_OUTSIDE and "sigquit" not in log.lower():
         return Environment(
             cause=f"ended from outside ({_FROM_OUTSIDE[exit_code]}), without an exception of its own",
             stage=stage,
@@ -228,6 +246,11 @@ def _cause(block: list[str]) -> tuple[str, tuple[str, ...]]:
     message = [line for line in block[last:] if line.strip()]
     cause = " ".join(line.strip() for line in message[:4])
     return cause, (*message[:8], *frames[-2:])
+
+
+def holds_an_exception(log: str) -> bool:
+    """Whether a scheduler of this server has failed, though its processes may not all be gone yet."""
+    return _SCHEDULER_EXCEPTION in log
 
 
 def _last_lines(log: str, count: int = 5) -> tuple[str, ...]:

@@ -31,6 +31,12 @@ class Engine:
     simulated_because: str = ""
     simulator_args: tuple[str, ...] = ()
     clock_scale: float = 1.0
+    release: str = ""
+    """What the engine's package says it is, where that is not `version`: rules are known up to one version only."""
+
+    @property
+    def shown_version(self) -> str:
+        return self.release or str(self.version)
 
     @property
     def is_simulated(self) -> bool:

@@ -21,9 +21,10 @@ _SQLITE = "sqlite:///"
 def only_one(request: Request) -> Iterator[None]:
     """Two tuners on one study would settle each other's trials.
 
-    The lock goes with the storage, not with the folder that a tuner runs in. Raises UserError when it is held.
+    The lock goes with the storage, not with the folder that a tuner runs in, and holds on one host. Raises
+    UserError when it is held.
     """
-    with _lock_file(request.storage_url, request.study) as lock:
+    with _lock_file(request.storage_url, f"study {request.study}") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -52,7 +53,7 @@ def _lock_file(url: str, name: str) -> IO[str]:
     where = str(Path(url.removeprefix(_SQLITE)).absolute()) if is_file else url
     mark = hashlib.sha256(f"{where} {name}".encode()).hexdigest()[:16]
     folder = Path(where).parent if is_file else Path(tempfile.gettempdir())
-    path = folder / f".layout-tune-{os.getuid()}-{mark}.lock"
+    path = folder / f".layout-tune-{mark}.lock"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         return path.open("a+", encoding="utf-8")

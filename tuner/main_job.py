@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from pathlib import Path
 
 from search_spaces.errors import UserError
 from search_spaces.space import Space
@@ -38,6 +39,10 @@ def run(
     if request.port and not port_is_free(HOST, request.port):
         raise UserError(f"port {request.port} is in use on {HOST}: leave --port out for any free one")
     sifted = sift(request, space)
+    try:
+        Path(request.work_dir).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {request.work_dir}: {error.strerror}") from None
     if ended := end_orphans():
         voice.say(f"ended {ended} processes that a killed tuner had left running")
     for line in (*_opening(request, space), *notices):
@@ -70,7 +75,7 @@ def _patience_with(engine: Engine) -> Patience:
 def _opening(request: Request, space: Space) -> list[str]:
     w = request.workload
     lines = [
-        f"{request.objective} of {request.model.name} on {request.cluster.name}, SGLang {request.engine.version}",
+        f"{request.objective} of {request.model.name} on {request.cluster.name}, SGLang {request.engine.shown_version}",
         f"{w.input_tokens} tokens in, {w.output_tokens} out, concurrency {','.join(map(str, w.concurrencies))}",
         f"{report_text.space_size(space)}; study {request.study}",
     ]
@@ -78,7 +83,7 @@ def _opening(request: Request, space: Space) -> list[str]:
         lines.insert(
             0,
             f"every figure is simulated ({request.engine.simulated_because}): the server imitates "
-            f"SGLang {request.engine.version} on {request.cluster.name}, and times are seconds of its clock",
+            f"SGLang {request.engine.shown_version} on {request.cluster.name}, and times are seconds of its clock",
         )
     return lines
 

@@ -49,9 +49,6 @@ class Objective(StrEnum):
             return max(p.output_tok_per_s for p in prediction.points)
         return next(p.tpot_s for p in prediction.points if p.concurrency == 1)
 
-    def is_better(self, a: float, b: float) -> bool:
-        return a > b if self.maximise else a < b
-
     def gain(self, value: float, baseline: float) -> float:
         """How many times better `value` is than `baseline`; above 1 is better."""
         return value / baseline if self.maximise else baseline / value

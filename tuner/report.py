@@ -1,4 +1,4 @@
-"""The study told afterwards: one JSON document for machines, a few lines and a table for people."""
+"""The study told to machines: one JSON document, and the command that launches a layout."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def document(result: StudyResult) -> dict[str, Any]:
         "study": request.study,
         "objective": str(objective),
         "engine": request.engine.name,
-        "engine_version": str(request.engine.version),
+        "engine_version": request.engine.shown_version,
         "simulated": request.engine.is_simulated,
         "simulated_because": request.engine.simulated_because or None,
         "model": request.model.name,

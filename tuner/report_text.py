@@ -32,6 +32,8 @@ def verdict_lines(result: StudyResult) -> list[str]:
     title = "best so far" if result.interrupted else "winner"
     lines.append(f"{title}: {winner.requested.label}, {_with_spread(objective, winner)}")
     lines += [_comparison(result, "the baseline", result.space.baseline.requested, result.baseline)]
+    unsteady = [r for r in result.records if r.requested == winner.requested and r.is_conclusive and r.value is None]
+    lines += [f"beware: in trial {r.number} it ended otherwise: {shorten(r.outcome.summary, 160)}" for r in unsteady]
     if result.request.baseline is not None:
         lines += [_comparison(result, "your layout", result.request.baseline, result.current)]
     second = result.runner_up
@@ -121,7 +123,7 @@ def _with_spread(objective: Objective, standing: Standing) -> str:
 
 
 def space_size(space: Space) -> str:
-    """`74 legal splits of 4230, 296 layouts with their memory fractions`."""
+    """How many combinations are legal, and how many layouts that makes."""
     legal = space.considered - sum(space.refused.values())
     return (
         f"{legal} of {space.considered} combinations of sizes and backends are legal, "

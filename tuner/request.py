@@ -52,7 +52,8 @@ class Request:
             "model_facts": _digest(model),
             "cluster": self.cluster.name,
             "engine": self.engine.name,
-            "engine_version": str(self.engine.version),
+            "engine_version": self.engine.shown_version,
+            "engine_program": [] if self.engine.is_simulated else list(self.engine.program),
             "engine_args": list(self.engine.extra_args),
             "workload": asdict(self.workload),
         }

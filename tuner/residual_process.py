@@ -1,6 +1,6 @@
 """A Gaussian process on how far the truth lies from the prediction, and what one more trial may gain.
 
-Layouts are points; nearby points err alike. The process has a Matern-5/2 kernel over standardised features
+Layouts are points; nearby points err alike. The process has a Matern-5/2 kernel over their features
 and a constant mean, learnt from the trials so far. Amplitude and length scale are those of the largest
 marginal likelihood on a small grid: with a handful of trials nothing finer can be told apart.
 (Rasmussen & Williams, Gaussian Processes for Machine Learning, 2006, sections 2.2 and 4.2.)
@@ -38,7 +38,8 @@ class Posterior:
 
 
 def posterior(features: Array, observed: Array, residuals: Array, *, noise: float) -> Posterior:
-    """features: (n, d) of all candidates, standardised. observed: (k,) indices into them, repeats allowed.
+    """features: (n, d) of all candidates, one unit apart where layouts are one step apart.
+    observed: (k,) indices into them, repeats allowed.
     residuals: (k,) log(measured / predicted). noise: standard deviation of one measurement, in log units.
     """
     if len(observed) == 0:

@@ -28,8 +28,10 @@ Params = Mapping[str, Any]
 
 OUTCOME_ATTR = "outcome"
 """Trial user attribute: the kind of the outcome, as `tuner.outcome` names it."""
+COUNTED = frozenset({"environment", "killed"})
 MAX_TRIES = 2
-"""A layout that the environment ended is tried once more, not for ever. What a person interrupted does not count."""
+"""A layout whose trial was ended by the environment, or with its tuner, is tried once more, not for ever. What a
+person interrupted does not count."""
 TWIN_SCORE_GAP = 1e-3
 """Layouts that differ in the memory fraction alone, and by less than this in log score, are twins."""
 MEASUREMENT_NOISE = 0.03
@@ -129,7 +131,7 @@ class LayoutSampler(BaseSampler):
         tries: dict[int, int] = {}
         conclusive: set[int] = set()
         for i, t in self._tried(trials):
-            tries[i] = tries.get(i, 0) + (t.user_attrs.get(OUTCOME_ATTR) == "environment")
+            tries[i] = tries.get(i, 0) + (t.user_attrs.get(OUTCOME_ATTR) in COUNTED)
             if t.state is not TrialState.FAIL:
                 conclusive.add(i)
         return [i for i in range(len(self._params)) if i not in conclusive and tries.get(i, 0) < MAX_TRIES]

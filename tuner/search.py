@@ -23,7 +23,7 @@ from tuner.servers.protocol import Launch, Launcher
 from tuner.sifting import Sifted
 from tuner.standing import finalists, standings
 from tuner.study_result import StudyResult
-from tuner.study_store import StudyStore
+from tuner.study_store import KILLED, StudyStore
 from tuner.tracking import Tracker, TrackingError
 from tuner.trial import Patience, Trial, TrialResult, Watcher
 
@@ -154,7 +154,7 @@ class _Search:
         """Whether a live trial of `layout` can still teach something, and has not failed to too often."""
         tried = [r for r in self._store.records() if r.requested == layout]
         known = any(r.is_conclusive for r in tried)
-        failed = sum(isinstance(r.outcome, Environment) for r in tried)
+        failed = sum(isinstance(r.outcome, Environment) or r.outcome == KILLED for r in tried)
         return layout in self._fitting and not known and failed < MAX_TRIES
 
     def _search(self, run_id: str) -> str:
@@ -186,10 +186,14 @@ class _Search:
         A second run may dethrone a leader, so the next one is asked too, a few times at most. A runner-up that
         is far behind, or that is the leader with another memory fraction, decides nothing.
         """
-        for _ in range(CONFIRMATIONS):
-            standing = finalists(standings(self._store.records(), self._request.objective), self._request.objective)
-            single = [s for s in standing if len(s.values) == 1 and s.requested in self._fitting]
-            if not single or self._out_of_time():
+        while True:
+            records = self._store.records()
+            again = [r.requested for r in records if r.origin is Origin.CONFIRMATION]
+            standing = finalists(standings(records, self._request.objective), self._request.objective)
+            single = [
+                s for s in standing if len(s.values) == 1 and s.requested in self._fitting and s.requested not in again
+            ]
+            if not single or self._out_of_time() or len(again) >= CONFIRMATIONS:
                 return
             self._store.enqueue(single[0].requested, Origin.CONFIRMATION)
             self._one_trial(run_id)
@@ -248,7 +252,7 @@ class _Search:
         began_s = time.monotonic()
         result = TrialResult(outcome=record.outcome, requests={}, duration_s=0.0)
         try:
-            result = self._trial().run(launch, _Relay(self, record))
+            result = self._trial().run(launch, chosen.effective, _Relay(self, record))
         except KeyboardInterrupt:
             result = replace(
                 result,
@@ -276,6 +280,8 @@ class _Search:
             if best and record.value is not None:
                 self._tracked(self._tracker.log_best, run_id, record.number, best[0].value)
             self.tell(TrialEnded(record=record, best=best[0] if best else None))
+        if result.interrupted:
+            raise KeyboardInterrupt
         return record
 
     def log_rung(self, record: TrialRecord, rung: Rung) -> None:

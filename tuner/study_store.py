@@ -41,11 +41,12 @@ from tuner.request import Request
 from tuner.sampling import OUTCOME_ATTR, LayoutSampler
 
 CONTEXT_ATTR = "context"
-ENGINE_ATTR = "engine"
 RECORD_ATTR = "record"
 ORIGIN_ATTR = "origin"
 FEASIBLE = "fits and works"
 UNKNOWN_SHORTFALL = 1.0
+KILLED = Interrupted(cause="the tuner was killed during this trial")
+"""How a trial is settled whose tuner was gone. It counts as a try: the layout may have had a part in it."""
 _SQLITE = "sqlite:///"
 _GIB = 2**30
 
@@ -133,7 +134,6 @@ class StudyStore:
             self._study.set_user_attr(CONTEXT_ATTR, request.context_key)
             self._study.set_user_attr("objective", str(objective))
             self._study.set_user_attr("space", request.space_key)
-            self._study.set_user_attr(ENGINE_ATTR, request.engine.name)
             self._study.set_user_attr("asked", f"{request.model.name} on {request.cluster.name}")
         self._distributions = sampler.distributions
 
@@ -142,10 +142,10 @@ class StudyStore:
         settled = []
         for t in self._study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
             # A finished trial takes no more attributes: they are written first.
-            self._storage.set_trial_user_attr(t._trial_id, OUTCOME_ATTR, "interrupted")  # noqa: SLF001
+            self._storage.set_trial_user_attr(t._trial_id, OUTCOME_ATTR, "killed")  # noqa: SLF001
             record = _record_of(t)
             if record is not None:
-                record = replace(record, outcome=Interrupted(cause="the tuner was killed during this trial"))
+                record = replace(record, outcome=KILLED)
                 self._storage.set_trial_user_attr(t._trial_id, RECORD_ATTR, to_json(record))  # noqa: SLF001
                 settled.append(record)
             self._study.tell(t.number, state=TrialState.FAIL)
@@ -182,7 +182,7 @@ class StudyStore:
         trial.set_user_attr(RECORD_ATTR, to_json(record))
         trial.set_user_attr(OUTCOME_ATTR, record.outcome.kind)
         measurement = measurement_of(record.outcome)
-        if measurement is not None:
+        if measurement is not None and self._request.objective.maximise:
             for rung in measurement.rungs:
                 trial.report(rung.output_tok_per_s, rung.concurrency)
         state, shortfall = _told(record.outcome, record.value)
@@ -203,14 +203,15 @@ class StudyStore:
         """
         answered = {r.requested for r in self.records() if r.is_conclusive}
         adopted = []
+        taken_already = {r.reused_from for r in self.records()}
         for source, record in self._elsewhere():
             value = self._request.objective.value_of(record.outcome)
             number = len(self._study.get_trials(deepcopy=False))
             taken = replace(
                 record, number=number, origin=Origin.REUSED, value=value, reused_from=source, duration_s=0.0
             )
-            known = record.requested in answered or not self._sampler.knows(record.requested)
-            if known or not taken.is_conclusive:
+            known = record.requested in answered or source in taken_already
+            if known or not self._sampler.knows(record.requested) or not taken.is_conclusive:
                 continue
             state, shortfall = _told(taken.outcome, value)
             self._study.add_trial(
@@ -223,7 +224,6 @@ class StudyStore:
                     user_attrs={RECORD_ATTR: to_json(taken), OUTCOME_ATTR: taken.outcome.kind},
                 )
             )
-            answered.add(record.requested)
             adopted.append(taken)
         return adopted
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -133,7 +134,8 @@ class Tracker:
         """Starts a trial's run, with all that is known before it is launched, and returns its id."""
         note = running_note(self._request, requested, effective, prediction)
         run_id = self._create_trial(number, requested, effective, origin, {NOTE_TAG: note})
-        self._store.attach(run_id, "launch.txt", launch_text(command))
+        with contextlib.suppress(TrackingError):  # it is written again at the end; the run is what matters now
+            self._store.attach(run_id, "launch.txt", launch_text(command))
         return run_id
 
     def _create_trial(

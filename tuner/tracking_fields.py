@@ -65,7 +65,7 @@ def setting_params(request: Request) -> dict[str, object]:
         "gpu_link": str(cluster.gpu.link),
         "cluster_gpus": cluster.num_gpus,
         "engine": request.engine.name,
-        "engine_version": str(request.engine.version),
+        "engine_version": request.engine.shown_version,
         "engine_args": shlex.join(request.engine.extra_args) or "none",
         "input_tokens": workload.input_tokens,
         "output_tokens": workload.output_tokens,

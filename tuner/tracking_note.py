@@ -109,7 +109,7 @@ def _note(request: Request, headline: str, *sections: Sequence[str]) -> str:
 def _setting_lines(request: Request) -> list[str]:
     w = request.workload
     line = (
-        f"{request.model.name} on {request.cluster.name}, SGLang {request.engine.version}, "
+        f"{request.model.name} on {request.cluster.name}, SGLang {request.engine.shown_version}, "
         f"{w.input_tokens} tokens in, {w.output_tokens} out."
     )
     if not request.engine.is_simulated:

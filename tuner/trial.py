@@ -11,8 +11,9 @@ from typing import Any
 import requests
 import uvloop
 
+from search_spaces.layout import Layout
 from search_spaces.workload import Workload
-from tuner.diagnosis import diagnose
+from tuner.diagnosis import diagnose, holds_an_exception
 from tuner.engine import Engine
 from tuner.load import Load, NoProgressError, Traffic, simulated_clock, wall_clock
 from tuner.measurement import Measurement, RequestTiming, Rung
@@ -21,6 +22,9 @@ from tuner.server_log import ServerLog
 from tuner.servers.protocol import Launch, Launcher, LaunchError, Server
 
 POLL_S = 0.1
+DYING_S = 90.0
+"""A dying server answers no more long before it is gone: SGLang waits up to 60 s for its processes."""
+EXIT_UNKNOWN = -1
 CONTROL_TIMEOUT_S = 30.0
 WARM_UP_TOKENS = 8
 WARM_UP_CONCURRENCY = 16
@@ -45,6 +49,8 @@ class TrialResult:
     outcome: Outcome
     requests: dict[int, tuple[RequestTiming, ...]]
     duration_s: float
+    interrupted: bool = False
+    """Somebody asked to end while the server was being stopped: the outcome stands all the same."""
 
 
 class Watcher:
@@ -69,8 +75,11 @@ class Trial:
     patience: Patience
     deadline: float | None = None
 
-    def run(self, launch: Launch, watcher: Watcher) -> TrialResult:
-        """Runs to the end. Whatever happens, also an exception, the server is gone afterwards."""
+    def run(self, launch: Launch, expected: Layout, watcher: Watcher) -> TrialResult:
+        """Runs to the end. Whatever happens, also an exception, the server is gone afterwards.
+
+        expected: the effective layout, which the server must say that it runs.
+        """
         began_s = time.monotonic()
         rungs: dict[int, tuple[RequestTiming, ...]] = {}
         try:
@@ -78,15 +87,24 @@ class Trial:
         except LaunchError as error:
             outcome: Outcome = Environment(cause=str(error), stage="launch", exit_code=None)
             return TrialResult(outcome=outcome, requests=rungs, duration_s=time.monotonic() - began_s)
+        interrupted = False
         try:
-            outcome = self._drive(server, ServerLog(launch.log_path), watcher, rungs)
-        finally:
+            outcome = self._drive(server, expected, ServerLog(launch.log_path), watcher, rungs)
+        except BaseException:
             server.stop()
-        return TrialResult(outcome=outcome, requests=rungs, duration_s=time.monotonic() - began_s)
+            raise
+        try:
+            server.stop()
+        except KeyboardInterrupt:
+            server.stop()
+            interrupted = True
+        duration_s = time.monotonic() - began_s
+        return TrialResult(outcome=outcome, requests=rungs, duration_s=duration_s, interrupted=interrupted)
 
     def _drive(
         self,
         server: Server,
+        expected: Layout,
         log: ServerLog,
         watcher: Watcher,
         rungs: dict[int, tuple[RequestTiming, ...]],
@@ -99,13 +117,8 @@ class Trial:
         except requests.RequestException as error:
             gone = Crashed(cause=f"/server_info failed: {error}", stage="ready", exit_code=None)
             return self._explain(gone, server, log)
-        if ("simulated" in info) != self.engine.is_simulated:
-            said, expected = "simulated" in info, self.engine.is_simulated
-            return Environment(
-                cause=f"the server says simulated={said}, but engine {self.engine.name!r} is simulated={expected}",
-                stage="ready",
-                exit_code=None,
-            )
+        if (other := self._somebody_else(info, expected)) is not None:
+            return Environment(cause=other, stage="ready", exit_code=None)
         # A simulated start takes the time of the simulator's clock, which is what it says itself.
         simulated_s = float(info["startup_time"]["tokenizer_e2e"]) if self.engine.is_simulated else None
         climb = _Climb(self, server, watcher, rungs)
@@ -122,6 +135,19 @@ class Trial:
         if isinstance(ended, str):
             return StoppedEarly(measurement=measurement, reason=ended)
         return Measured(measurement=measurement)
+
+    def _somebody_else(self, info: dict[str, Any], expected: Layout) -> str | None:
+        """Where the server that answers is of another kind, or runs other sizes, than what was launched: it is not
+        ours, or not what the rules say the engine makes of it."""
+        is_simulated = "simulated" in info
+        if is_simulated != self.engine.is_simulated:
+            kinds = {True: "a simulated", False: "a real"}
+            return f"{kinds[is_simulated]} server answers, but {kinds[self.engine.is_simulated]} one was launched"
+        for name in ("tp_size", "pp_size", "ep_size"):
+            said, meant = info.get(name), getattr(expected, name)
+            if said is not None and said != meant:
+                return f"the server that answers says {name}={said}, but {name}={meant} was launched"
+        return None
 
     def _await_ready(self, server: Server, log: ServerLog, watcher: Watcher) -> Outcome | None:
         """None once the server answers as ready."""
@@ -146,13 +172,17 @@ class Trial:
 
     def _explain(self, ended: Crashed | Hung, server: Server, log: ServerLog) -> Outcome:
         """The server's own account of a failure seen from outside, when it died of it."""
-        for _ in range(20):  # a dying server answers no more some moments before it is gone
+        give_up_s = time.monotonic() + (DYING_S if isinstance(ended, Crashed) and ended.exit_code is None else 0.0)
+        while True:
             code = server.exit_code()
+            text = log.tail()
             if code is not None:
-                return diagnose(exit_code=code, log=log.tail(), stage=ended.stage)
-            if isinstance(ended, Hung):
+                return diagnose(exit_code=code, log=text, stage=ended.stage)
+            if time.monotonic() > give_up_s:
                 break
             time.sleep(POLL_S)
+        if holds_an_exception(text):
+            return diagnose(exit_code=EXIT_UNKNOWN, log=text, stage=ended.stage)
         if isinstance(ended, Hung):
             return Hung(stage=ended.stage, silent_s=ended.silent_s, evidence=_last_lines(log))
         return ended
@@ -255,9 +285,9 @@ def requests_at(concurrency: int) -> int:
 def _is_ready(base_url: str) -> bool:
     """`/ready` answers without generating; engines that lack it are asked for `/health`."""
     with contextlib.suppress(requests.RequestException):
-        status = requests.get(f"{base_url}/ready", timeout=5).status_code
+        status = _ask("GET", f"{base_url}/ready", timeout_s=5.0).status_code
         if status == 404:
-            status = requests.get(f"{base_url}/health", timeout=CONTROL_TIMEOUT_S).status_code
+            status = _ask("GET", f"{base_url}/health").status_code
         return status == 200
     return False
 
@@ -265,14 +295,20 @@ def _is_ready(base_url: str) -> bool:
 def _flush_cache(base_url: str) -> None:
     """No rung may profit from what the last one left in the prefix cache. Refused while requests run."""
     with contextlib.suppress(requests.RequestException):
-        requests.post(f"{base_url}/flush_cache", timeout=CONTROL_TIMEOUT_S)
+        _ask("POST", f"{base_url}/flush_cache")
 
 
 def _control(method: str, url: str) -> dict[str, Any]:
-    response = requests.request(method, url, timeout=CONTROL_TIMEOUT_S)
+    response = _ask(method, url)
     response.raise_for_status()
     parsed: dict[str, Any] = response.json()
     return parsed
+
+
+def _ask(method: str, url: str, *, timeout_s: float = CONTROL_TIMEOUT_S) -> requests.Response:
+    with requests.Session() as session:
+        session.trust_env = False  # a proxy for the world outside is none for the server under test
+        return session.request(method, url, timeout=timeout_s)
 
 
 def _last_lines(log: ServerLog, count: int = 5) -> tuple[str, ...]:

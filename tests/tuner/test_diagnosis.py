@@ -153,6 +153,41 @@ def test_faults_of_the_environment_say_nothing_about_the_layout(text: str, stage
     assert outcome.cause == text
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RuntimeError: No CUDA GPUs are available",
+        "RuntimeError: Found no NVIDIA driver on your system.",
+        "torch.distributed.DistNetworkError: The client socket has timed out after 600000ms while trying to connect",
+        "ValueError: The repository contains custom code. Please pass the argument `trust_remote_code=True`",
+        "ValueError: Model architectures ['NewForCausalLM'] are not supported for now.",
+    ],
+)
+def test_faults_that_hold_for_every_layout_refuse_none_of_them(text: str) -> None:
+    assert isinstance(diagnose(exit_code=137, log=scheduler(text), stage=Stage.INIT), Environment)
+
+
+def test_an_unknown_runtime_error_at_start_is_a_crash_and_a_divisibility_a_refusal() -> None:
+    unknown = diagnose(exit_code=137, log=scheduler("RuntimeError: something new"), stage=Stage.INIT)
+    assert isinstance(unknown, Crashed)
+    text = "RuntimeError: tensor_model_parallel_size (8) must be divisible by decode_context_parallel_size (3)"
+    assert isinstance(diagnose(exit_code=137, log=scheduler(text), stage=Stage.INIT), Illegal)
+
+
+def test_a_scheduler_that_segfaults_is_a_crash_although_the_parent_ends_by_sigkill() -> None:
+    log = (
+        "[2026-11-01 10:00:00] Subprocess scheduler_0 (pid=12) crashed with exit code -11. "
+        "Triggering SIGQUIT for cleanup...\n" + SIGQUIT
+    )
+    assert isinstance(diagnose(exit_code=137, log=log, stage="concurrency 16"), Crashed)
+    assert isinstance(diagnose(exit_code=137, log=SIGQUIT, stage="concurrency 16"), Crashed)
+
+
+def test_a_warning_long_before_the_end_is_not_its_cause() -> None:
+    log = "host NCCL WARN something benign\nRuntimeError was avoided: CUDA error: no\n" + "line\n" * 100
+    assert isinstance(diagnose(exit_code=137, log=log, stage="concurrency 16"), Environment)
+
+
 def test_sigkill_without_an_exception_came_from_outside() -> None:
     outcome = diagnose(exit_code=137, log="[2026-11-01 10:00:00 TP0] Load weight begin.\n", stage=Stage.WEIGHTS)
     assert isinstance(outcome, Environment)

@@ -38,11 +38,18 @@ def _die_with_guard() -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def _kill_descendants(limit_s: float = 30.0) -> None:
     """Kills until none is left: a dying process may start another."""
     deadline = time.monotonic() + limit_s
     while time.monotonic() < deadline:
-        left = [p for p in psutil.Process().children(recursive=True) if p.status() != psutil.STATUS_ZOMBIE]
+        left = [p for p in psutil.Process().children(recursive=True) if _lives(p)]
         if not left:
             return
         for process in left:

@@ -19,6 +19,8 @@ OWNER_VARIABLE = "LAYOUT_TUNE_OWNER"
 """In the environment of every process started here: which tuner it belongs to, as `pid:start time`."""
 
 _START_TIME_SLACK_S = 2.0
+_NAMESPACE_LINK = Path("/proc/self/ns/pid")
+_PID_NAMESPACE = str(_NAMESPACE_LINK.readlink()) if _NAMESPACE_LINK.is_symlink() else ""
 
 
 class LocalServer:
@@ -59,6 +61,15 @@ class LocalLauncher:
         program = launch.command[0]
         if shutil.which(program) is None:
             raise LaunchError(f"cannot start {program!r}: no such program, or it may not be run")
+        if not port_is_free(launch.host, launch.port):
+            raise LaunchError(f"port {launch.port} is in use on {launch.host}: another server would answer there")
+        try:
+            return self._started(launch)
+        except OSError as error:
+            raise LaunchError(f"cannot start {program!r}: {error}") from error
+
+    @staticmethod
+    def _started(launch: Launch) -> LocalServer:
         launch.log_path.parent.mkdir(parents=True, exist_ok=True)
         with launch.log_path.open("wb") as log:
             process = subprocess.Popen(
@@ -78,7 +89,7 @@ class LocalLauncher:
 
 
 def _owner_mark(process: psutil.Process) -> str:
-    return f"{process.pid}:{process.create_time():.2f}"
+    return f"{process.pid}:{process.create_time():.2f}:{_PID_NAMESPACE}"
 
 
 def end_orphans() -> int:
@@ -91,9 +102,10 @@ def end_orphans() -> int:
     for process in psutil.process_iter():
         try:
             mark = process.environ().get(OWNER_VARIABLE, "")
+            is_orphan = mark and process.status() != psutil.STATUS_ZOMBIE and not _is_alive(mark)
         except (psutil.Error, OSError):
             continue
-        if mark and process.status() != psutil.STATUS_ZOMBIE and not _is_alive(mark):
+        if is_orphan:
             orphans.append(process)
     for process in orphans:
         with contextlib.suppress(psutil.NoSuchProcess):
@@ -103,7 +115,10 @@ def end_orphans() -> int:
 
 
 def _is_alive(mark: str) -> bool:
-    pid, _, started = mark.partition(":")
+    pid, _, rest = mark.partition(":")
+    started, _, namespace = rest.partition(":")
+    if namespace != _PID_NAMESPACE:
+        return True  # a container's tuner: its process numbers mean nothing here
     try:
         # Start times are derived from the boot time, which a clock correction may move a little.
         return abs(psutil.Process(int(pid)).create_time() - float(started)) < _START_TIME_SLACK_S

@@ -20,7 +20,6 @@ from search_spaces.sglang.flags import FlagError, from_argv
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 from tuner.simulator.engine_options import OptionError, check_options
 
-EXIT_USAGE = 2
 PROGRAM = "sglang serve"
 
 

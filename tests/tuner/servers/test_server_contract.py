@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -149,6 +150,29 @@ def test_a_program_that_does_not_exist_is_a_launch_error(launcher: Launcher, tmp
         launcher.start(launch)
 
 
+def test_a_port_in_use_and_a_log_that_cannot_be_written_are_launch_errors(launcher: Launcher, tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = Launch(
+            command=(sys.executable, "-c", ""),
+            host="127.0.0.1",
+            port=taken.getsockname()[1],
+            log_path=tmp_path / "log",
+        )
+        with pytest.raises(LaunchError, match="in use"):
+            launcher.start(busy)
+    (tmp_path / "file").write_text("")
+    nowhere = Launch(
+        command=(sys.executable, "-c", ""),
+        host="127.0.0.1",
+        port=launcher.free_port(),
+        log_path=tmp_path / "file" / "log",
+    )
+    with pytest.raises(LaunchError, match="cannot start"):
+        launcher.start(nowhere)
+
+
 def test_a_free_port_can_be_bound(launcher: Launcher) -> None:
     assert port_is_free("127.0.0.1", launcher.free_port())
 
@@ -159,7 +183,7 @@ from pathlib import Path
 from tuner.servers.local import LocalLauncher
 from tuner.servers.protocol import Launch
 server = LocalLauncher().start(Launch(
-    command=(sys.executable, '-c', {code!r}), host='127.0.0.1', port=1, log_path=Path({log!r}), grace_s=0.2))
+    command=(sys.executable, '-c', {code!r}), host='127.0.0.1', port=LocalLauncher().free_port(), log_path=Path({log!r}), grace_s=0.2))
 print(server.pid, flush=True)
 import time; time.sleep(600)
 """
@@ -200,10 +224,11 @@ def orphan(mark: str) -> subprocess.Popen[bytes]:
 
 def test_only_processes_of_a_tuner_that_is_gone_are_ended_as_orphans() -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
-    gone_mark = f"{gone.pid}:{psutil.Process(gone.pid).create_time():.2f}"
+    space = Path("/proc/self/ns/pid").readlink()
+    gone_mark = f"{gone.pid}:{psutil.Process(gone.pid).create_time():.2f}:{space}"
     gone.wait()
     me = psutil.Process()
-    lost, kept = orphan(gone_mark), orphan(f"{me.pid}:{me.create_time():.2f}")
+    lost, kept = orphan(gone_mark), orphan(f"{me.pid}:{me.create_time():.2f}:{space}")
     try:
         # The mark is readable once the child has replaced its image.
         assert eventually(lambda: psutil.Process(lost.pid).environ().get(OWNER_VARIABLE) == gone_mark)
