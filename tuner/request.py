@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 
@@ -61,6 +62,12 @@ class Request:
     @property
     def context_key(self) -> str:
         return _digest(self.context)
+
+    @property
+    def store_key(self) -> str:
+        """Of the study storage, and of this host where the storage is a file on it: whose trials are one's own."""
+        is_file = self.storage_url.startswith("sqlite")
+        return _digest([socket.gethostname() if is_file else "", self.storage_url])
 
     @property
     def study(self) -> str:

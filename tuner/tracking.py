@@ -92,11 +92,11 @@ class Tracker:
             **{f"tune.{name}": str(value) for name, value in facts.items()},
             "tune.kind": "study",
         }
-        wanted = (study, request.context_key)
+        wanted = (study, request.context_key, request.store_key)
         earlier = [
             run
             for run in self._store.runs("tags.`tune.kind` = 'study'")
-            if (run.data.tags.get("tune.study"), run.data.tags.get("tune.context")) == wanted
+            if tuple(run.data.tags.get(f"tune.{name}") for name in ("study", "context", "store")) == wanted
         ]
         params = setting_params(request)
         if earlier:
@@ -114,7 +114,8 @@ class Tracker:
         outcome = Interrupted(cause="the tuner was killed")
         for run in self._store.runs("attributes.status = 'RUNNING'"):
             run_id, tags = str(run.info.run_id), run.data.tags
-            if tags.get("tune.study") != self._study or run_id == self._study_run_id:
+            is_ours = (tags.get("tune.study"), tags.get("tune.store")) == (self._study, self._request.store_key)
+            if not is_ours or run_id == self._study_run_id:
                 continue
             if tags.get("tune.kind") == "trial":
                 note = settled_note(tags.get(NOTE_TAG, ""), outcome)

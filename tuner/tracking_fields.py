@@ -43,7 +43,12 @@ def trial_name(request: Request, number: int, effective: Layout) -> str:
 
 def marks(request: Request, study: str) -> dict[str, str]:
     """Tags that every run of a study carries."""
-    tags = {"tune.study": study, "tune.context": request.context_key, "tune.objective": str(request.objective)}
+    tags = {
+        "tune.study": study,
+        "tune.context": request.context_key,
+        "tune.store": request.store_key,
+        "tune.objective": str(request.objective),
+    }
     if request.engine.is_simulated:
         tags |= {"tune.simulated": "true", "tune.simulated_because": request.engine.simulated_because}
     return tags
