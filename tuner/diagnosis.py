@@ -132,6 +132,7 @@ _REFUSING_STAGES = frozenset({str(Stage.RESOLVE), str(Stage.INIT), str(Stage.WEI
 _EXCEPTION_LINE = re.compile(r"^(?:[A-Za-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception|Exit)\b(?::.*)?$")
 # Without an exception, what stands further up the log than this is no cause of its end.
 _LAST_WORDS = 40
+_ASKED_BY_A_CHILD = re.compile(r"Received sigquit from a child|SIGQUIT received|Triggering SIGQUIT")
 _SCHEDULER_EXCEPTION = "Scheduler hit an exception"
 _TRACEBACK = "Traceback (most recent call last)"
 _WATCHDOG_LIMIT = re.compile(r"watchdog_timeout=(\d+)")
@@ -155,7 +156,7 @@ def diagnose(*, exit_code: int, log: str, stage: str) -> Outcome:
         where = Stage.MODEL if stage == Stage.WEIGHTS else stage
         return Illegal(cause=cause, stage=where, exit_code=exit_code, evidence=evidence)
     # A parent that a dying child asked to end was not ended from outside.
-    if not cause and exit_code in _FROM_OUTSIDE and "sigquit" not in log.lower():
+    if not cause and exit_code in _FROM_OUTSIDE and not _ASKED_BY_A_CHILD.search(log):
         return Environment(
             cause=f"ended from outside ({_FROM_OUTSIDE[exit_code]}), without an exception of its own",
             stage=stage,

@@ -189,7 +189,8 @@ def test_a_warning_long_before_the_end_is_not_its_cause() -> None:
 
 
 def test_sigkill_without_an_exception_came_from_outside() -> None:
-    outcome = diagnose(exit_code=137, log="[2026-11-01 10:00:00 TP0] Load weight begin.\n", stage=Stage.WEIGHTS)
+    log = "[2026-11-01 10:00:00] server_args=ServerArgs(custom_sigquit_handler=None)\n[TP0] Load weight begin.\n"
+    outcome = diagnose(exit_code=137, log=log, stage=Stage.WEIGHTS)
     assert isinstance(outcome, Environment)
     assert "SIGKILL" in outcome.cause
 
