@@ -8,6 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
+import optuna
+
 from search_spaces.errors import UserError
 from search_spaces.layout import Layout
 from search_spaces.space import Space
@@ -224,34 +226,12 @@ class _Search:
             command=command,
             duration_s=0.0,
         )
-        self._store.keep(trial, record)
-        record = replace(
-            record,
-            run_id=self._tracked(
-                self._tracker.start_trial,
-                number=trial.number,
-                requested=layout,
-                effective=chosen.effective,
-                origin=origin,
-                prediction=chosen.prediction,
-                command=command,
-            )
-            or "",
-        )
-        self._store.keep(trial, record)
-        self.tell(
-            TrialStarted(
-                number=trial.number,
-                layout=layout,
-                origin=origin,
-                predicted=request.objective.predicted_by(chosen.prediction),
-            )
-        )
         log_path = Path(request.work_dir) / request.study / str(trial.number) / "server.log"
         launch = Launch(command=command, host=HOST, port=port, log_path=log_path)
         began_s = time.monotonic()
         result = TrialResult(outcome=record.outcome, requests={}, duration_s=0.0)
         try:
+            record = self._announced(trial, record)
             result = self._trial().run(launch, chosen.effective, _Relay(self, record))
         except KeyboardInterrupt:
             result = replace(
@@ -282,6 +262,26 @@ class _Search:
             self.tell(TrialEnded(record=record, best=best[0] if best else None))
         if result.interrupted:
             raise KeyboardInterrupt
+        return record
+
+    def _announced(self, trial: optuna.Trial, record: TrialRecord) -> TrialRecord:
+        """Written down as running before anything is started, so that what it was is known if the tuner is killed."""
+        self._store.keep(trial, record)
+        run_id = self._tracked(
+            self._tracker.start_trial,
+            number=record.number,
+            requested=record.requested,
+            effective=record.effective,
+            origin=record.origin,
+            prediction=record.prediction,
+            command=record.command,
+        )
+        record = replace(record, run_id=run_id or "")
+        self._store.keep(trial, record)
+        predicted = self._request.objective.predicted_by(record.prediction)
+        self.tell(
+            TrialStarted(number=record.number, layout=record.requested, origin=record.origin, predicted=predicted)
+        )
         return record
 
     def log_rung(self, record: TrialRecord, rung: Rung) -> None:

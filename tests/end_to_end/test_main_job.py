@@ -194,8 +194,10 @@ def test_nothing_is_left_running(done: tuple[Path, subprocess.CompletedProcess[s
 SLOW = ("--concurrency", "1,8", "--output-tokens", "32", "--clock-scale", "20")
 
 
-def started(folder: Path, *words: str, until: str = "") -> subprocess.Popen[str]:
-    """A tuner that has a server running whose log says `until`."""
+def started(
+    folder: Path, *words: str, until: str = "", hang_up: signal.Handlers = signal.SIG_DFL
+) -> subprocess.Popen[str]:
+    """A tuner that has a server running whose log says `until`; hang_up: what SIGHUP does to it at first."""
     process = subprocess.Popen(
         [sys.executable, "-m", "tuner", "--objective", "peak_throughput", "--trials", "2", *words],
         cwd=folder,
@@ -203,6 +205,7 @@ def started(folder: Path, *words: str, until: str = "") -> subprocess.Popen[str]
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, hang_up),
     )
     log = "mlruns/work/*/0/server.log"
 
@@ -235,6 +238,13 @@ def test_a_signal_ends_it_in_order_with_130_and_the_same_command_goes_on(tmp_pat
         trials = json.loads(resumed.stdout)["trials"]
         assert [t["outcome"] for t in trials].count("interrupted") == 1
         assert trials[0]["flags"] in [t["flags"] for t in trials[1:]]
+
+
+def test_under_nohup_a_closed_terminal_ends_nothing(tmp_path: Path) -> None:
+    process = started(tmp_path, *QUICK, hang_up=signal.SIG_IGN)
+    process.send_signal(signal.SIGHUP)
+    _, err = process.communicate(timeout=120)
+    assert process.returncode == 0, err
 
 
 def test_asking_again_and_again_under_load_does_not_stop_the_tidying_up(tmp_path: Path) -> None:
