@@ -147,6 +147,15 @@ def diagnose(*, exit_code: int, log: str, stage: str) -> Outcome:
     """
     if exit_code == EXIT_ARGPARSE and (usage := _USAGE_ERROR.search(log)):
         return Illegal(cause=usage[1].strip(), stage=Stage.PARSE, exit_code=exit_code, evidence=(usage[0].strip(),))
+    # An exception of the main process ends it with 1, and a dying child asks it to end: what ends so without
+    # either was ended from outside, whatever else stands in its log.
+    if exit_code in _FROM_OUTSIDE and not holds_an_exception(log) and not _ASKED_BY_A_CHILD.search(log):
+        return Environment(
+            cause=f"ended from outside ({_FROM_OUTSIDE[exit_code]}), without an exception of its own",
+            stage=stage,
+            exit_code=exit_code,
+            evidence=_last_lines(log),
+        )
     block = _first_exception(log)
     cause, evidence = _cause(block)
     for rule in RULES:
@@ -155,14 +164,6 @@ def diagnose(*, exit_code: int, log: str, stage: str) -> Outcome:
     if cause and stage in _REFUSING_STAGES and _REFUSALS.match(cause):
         where = Stage.MODEL if stage == Stage.WEIGHTS else stage
         return Illegal(cause=cause, stage=where, exit_code=exit_code, evidence=evidence)
-    # A parent that a dying child asked to end was not ended from outside.
-    if not cause and exit_code in _FROM_OUTSIDE and not _ASKED_BY_A_CHILD.search(log):
-        return Environment(
-            cause=f"ended from outside ({_FROM_OUTSIDE[exit_code]}), without an exception of its own",
-            stage=stage,
-            exit_code=exit_code,
-            evidence=_last_lines(log),
-        )
     return Crashed(
         cause=cause or f"exit code {exit_code} without an exception in the log",
         stage=stage,

@@ -195,6 +195,13 @@ def test_sigkill_without_an_exception_came_from_outside() -> None:
     assert "SIGKILL" in outcome.cause
 
 
+@pytest.mark.parametrize("code", [0, 137, 143])
+def test_what_other_processes_say_after_a_kill_is_not_its_cause(code: int) -> None:
+    log = "Ignore import error: ModuleNotFoundError: No module named 'x'\n" + main_process("KeyError: '/mp-1'")
+    assert isinstance(diagnose(exit_code=code, log=log, stage="warm-up"), Environment)
+    assert "outside" in diagnose(exit_code=code, log=log, stage="warm-up").summary
+
+
 def test_137_with_an_exception_is_that_exception_and_not_the_kernel() -> None:
     outcome = diagnose(exit_code=137, log=scheduler("RuntimeError: something new"), stage="concurrency 4")
     assert isinstance(outcome, Crashed)
