@@ -116,11 +116,13 @@ def choose_engine(
     engine_args: str,
     engine_version: str | None,
     clock_scale: float,
+    is_story: bool = False,
 ) -> Chosen:
     """`--engine`, with what this machine has.
 
     `auto` takes SGLang where it and the cluster's GPUs are found, else simulates and says what was missing.
-    `sglang` never falls back: raises UserError.
+    `sglang` never falls back: raises UserError. is_story: neither model nor cluster was named, so that what is
+    simulated is the story, whatever GPUs this machine has.
     """
     if word not in ENGINES:
         raise UnknownNameError("engine", word, ENGINES)
@@ -132,6 +134,7 @@ def choose_engine(
     if word == "simulated" or (word == "auto" and missing):
         because = " and ".join(missing) if word == "auto" else "--engine simulated was asked for"
         version = EngineVersion.parse(engine_version) if engine_version else NEWEST
+        cluster = parse_cluster(STORY_CLUSTER) if is_story else cluster
         engine = simulated(cluster, version, because=because, clock_scale=clock_scale, extra_args=extra_args)
         return Chosen(engine=engine, cluster=cluster)
     if missing:

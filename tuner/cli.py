@@ -190,6 +190,7 @@ def search(
         engine_args=engine_args,
         engine_version=engine_version,
         clock_scale=clock_scale or asking.DEFAULT_CLOCK_SCALE,
+        is_story=model is None and cluster is None,
     )
     if model is None and not chosen.engine.is_simulated:
         raise UserError("--model is needed: the folder of the model to serve, or its name or hub id")

@@ -52,8 +52,8 @@ _GIB = 2**30
 
 
 def open_storage(url: str) -> RDBStorage:
-    """SQLite stores get a write-ahead log: readers see a study while it runs, and a trial costs 21 ms
-    instead of 299. Raises UserError when the store cannot be opened or written."""
+    """SQLite stores get a write-ahead log: readers see a study while it runs, and a trial costs
+    fewer waits for the disk. Raises UserError when the store cannot be opened or written."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     if url.startswith(_SQLITE):
         folder = Path(url.removeprefix(_SQLITE)).parent

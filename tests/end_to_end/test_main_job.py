@@ -41,7 +41,7 @@ def _environment() -> dict[str, str]:
     kept = {k: v for k, v in os.environ.items() if not k.startswith(("MLFLOW_", "COV_"))}
     # A proxy that nobody answers at: what is under test runs on this machine.
     proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
-    path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
+    path = f"{Path(__file__).parent / 'no_gpu'}:{Path(sys.executable).parent}:{os.defpath}"
     return {**kept, **proxy, "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": path}
 
 

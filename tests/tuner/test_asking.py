@@ -129,6 +129,15 @@ def test_with_gpus_and_an_engine_auto_takes_both() -> None:
 
 
 @pytest.mark.usefixtures("eight_h200")
+def test_with_gpus_but_no_sglang_and_nothing_named_the_story_is_played_all_the_same() -> None:
+    chosen = choose(is_story=True)
+    assert chosen.engine.is_simulated
+    assert chosen.engine.simulated_because == "SGLang is not installed in this Python"
+    assert chosen.cluster.name == "8xrtx-pro-6000"
+    assert choose().cluster.name == "8xh200"
+
+
+@pytest.mark.usefixtures("eight_h200")
 @pytest.mark.parametrize("cluster", ["8xb200", "16xh200"])
 def test_a_cluster_that_is_not_this_machine_cannot_be_tried_here(cluster: str) -> None:
     with pytest.raises(UserError, match="this machine has 8 GPUs"):
