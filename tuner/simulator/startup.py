@@ -96,12 +96,12 @@ class Startup:
             self._log.line(f"{change.name} is adjusted from {change.before} to {change.after}.")
 
     async def _start_schedulers(self) -> None:
-        self._say("Init torch distributed begin.")
+        self._say("Init parallel begin.")
         if self._breaks(_STARTS_NOTHING):
             await asyncio.Event().wait()
         self._die_at(Stage.INIT)
         await self._spend("init", _INIT_S)
-        self._say(f"Init torch distributed ends. elapsed={_INIT_S:.2f} s, mem usage=0.80 GB")
+        self._say(f"Init parallel ends. elapsed={_INIT_S:.2f} s, mem usage=0.80 GB")
 
     async def _load_weights(self) -> DeviceMemory:
         args = self._arguments

@@ -65,7 +65,7 @@ def test_what_the_launcher_refuses_ends_with_a_traceback_and_1(launch, flags, la
         assert simulator.exit_code() == 1
         assert "Traceback (most recent call last):" in simulator.log
         assert simulator.log.endswith(last_words)
-        assert "Init torch distributed" not in simulator.log
+        assert "Init parallel" not in simulator.log
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_what_the_launcher_refuses_ends_with_a_traceback_and_1(launch, flags, la
             "Load weight begin",
             "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate ",
         ),
-        (("--tp-size", "16"), "Init torch distributed begin", "torch.AcceleratorError: CUDA error: invalid device"),
+        (("--tp-size", "16"), "Init parallel begin", "torch.AcceleratorError: CUDA error: invalid device"),
         (
             ("--tp-size", "8", "--moe-a2a-backend", "deepep"),
             "Load weight begin",
@@ -150,7 +150,7 @@ def test_a_stage_that_is_never_started_is_waited_for_until_someone_ends_it(launc
     # Three stages on two nodes: the third belongs to neither.
     flags = ("--tp-size", "2", "--pp-size", "3", "--nnodes", "2")
     with launch(*flags, cluster="2x8xh200", model="qwen3-30b-a3b") as simulator:
-        simulator.wait_until(lambda: "Init torch distributed begin" in simulator.log)
+        simulator.wait_until(lambda: "Init parallel begin" in simulator.log)
         assert simulator.status("/ready") is None
         simulator.process.send_signal(signal.SIGTERM)
         assert simulator.exit_code() == -signal.SIGTERM

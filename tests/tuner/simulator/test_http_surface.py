@@ -265,7 +265,7 @@ def test_the_port_is_bound_when_loaded_and_health_turns_good_after_warm_up(launc
         assert None not in seen[seen.index(503) :]
         assert simulator.status("/health") == 200
         milestones = [
-            "Init torch distributed begin.",
+            "Init parallel begin.",
             "Load weight begin. avail mem=",
             "Load weight end. elapsed=",
             "KV Cache is allocated. dtype: torch.bfloat16, #tokens: ",
