@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from cost_models.communication import all_reduce_s, all_to_all_s, hop_s
 from cost_models.constants import Constants
-from cost_models.memory import kv_bytes_per_token_layer
+from cost_models.kv_cache import kv_bytes_per_token_layer
 from cost_models.routing import distinct_experts, experts_on_fullest_rank, tokens_on_fullest_rank
 from cost_models.weights import attention_tp_size, experts_per_rank, layer_weights, lm_head_bytes
 from search_spaces.hardware import Cluster, Gpu
@@ -16,7 +16,9 @@ from search_spaces.layout import Layout
 from search_spaces.model import Component, Model, Scheme
 
 _FUSED_KERNEL_GPUS = (100, 103)
-_FUSED_SCHEMES = frozenset({Scheme.FP8_BLOCK, Scheme.FP8_CHANNEL, Scheme.NVFP4, Scheme.MXFP4})
+_FUSED_SCHEMES = frozenset(
+    {Scheme.FP8_BLOCK, Scheme.FP8_CHANNEL, Scheme.FP8_TENSOR, Scheme.MXFP8, Scheme.NVFP4, Scheme.MXFP4}
+)
 _ACTIVATION_BYTES = 2
 
 
@@ -106,11 +108,11 @@ class Rank:
         return {
             "attention weights": model.num_layers
             * self._linear_s(self.attention_bytes, self.attention_params, tokens_per_rank, self.attention_flop_per_s),
-            "routed experts": num_moe * self._experts_s(tokens),
+            "routed experts": num_moe * self._experts_s(tokens) if num_moe else 0.0,
             "router": num_moe * self.router_bytes / (c.dense_bandwidth * gpu.memory_bytes_per_s),
             "shared expert": num_moe
             * self._linear_s(self.shared_bytes, self.shared_params, local_tokens, self.shared_flop_per_s),
-            "dense layers": model.num_dense_layers
+            "dense layers": model.num_mlp_layers
             * self._linear_s(self.dense_bytes, self.dense_params, tokens, self.dense_flop_per_s),
             "communication": self._communication_s(tokens, tokens_per_rank, is_prefill=is_prefill),
             "kernel launches": self.num_kernels * c.kernel_s,
@@ -212,7 +214,7 @@ def rank_of(model: Model, cluster: Cluster, layout: Layout, constants: Constants
     gpu = cluster.gpu
     attn_tp = attention_tp_size(model, layout)
     heads = model.num_attention_heads / attn_tp
-    held = layer_weights(model, gpu, layout)
+    held = layer_weights(model, layout)
     num_experts_held = experts_per_rank(model, layout)
     dense_tp = layout.moe_dense_tp_size or layout.tp_size
     shared_tp = layout.tp_size if layout.moe_a2a_backend == "none" else 1
@@ -246,7 +248,7 @@ def rank_of(model: Model, cluster: Cluster, layout: Layout, constants: Constants
         kv_bytes=kv_bytes,
         core_flop_per_token=core,
         prefill_flop_per_token=prefill,
-        expert_bytes=held.routed / num_experts_held,
+        expert_bytes=held.routed / num_experts_held if num_experts_held else 0.0,
         expert_params=model.expert_params / layout.moe_tp_size,
         expert_flop_per_s=peak(Component.ROUTED),
         router_bytes=held.router,
@@ -279,7 +281,7 @@ def _peak_flop_per_s(model: Model, gpu: Gpu, component: Component, constants: Co
     low = None
     if component in model.quantization.components:
         match model.quantization.scheme:
-            case Scheme.FP8_BLOCK | Scheme.FP8_CHANNEL:
+            case Scheme.FP8_BLOCK | Scheme.FP8_CHANNEL | Scheme.FP8_TENSOR | Scheme.MXFP8:
                 low = gpu.fp8_flop_per_s
             case Scheme.NVFP4 | Scheme.MXFP4:
                 low = gpu.fp4_flop_per_s

@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from cost_models.kv_cache import STATE_POOL_RATIO, kv_bytes_per_token
 from cost_models.prediction import DoesNotFit, Memory
 from cost_models.weights import attention_tp_size, stage_layers, stage_weights
 from search_spaces.hardware import Cluster, Gpu
@@ -28,9 +29,11 @@ _LEAST_RESERVE_BYTES = 3 * _GIB // 2
 _CONTEXT_BYTES = _GIB // 2
 """What a CUDA context and its communicators take at the very least, before any weight is loaded."""
 _CPU_MEM_FRACTION = 0.8
-_SLIDING_POOL_RATIO = 0.8  # swa_full_tokens_ratio
-_LARGEST_HEADROOM_NEED_BYTES = _GIB
+_LARGEST_ACTIVATIONS_BYTES = _GIB * 3 // 4
 _GRAPHS_BYTES = _GIB // 4
+_LATENT_PREFILL_GRAPHS_BYTES = 1536 * 2**20
+"""What the engine reserves for captured prefill with MLA (sglang 0.5.23, arg_groups/memory_hook.py:294)."""
+_RUNNERS_WITH_ROUTED_ROWS = frozenset({"auto", "deep_gemm", "marlin", "triton"})
 _LARGEST_FRACTION = 0.97
 """Above it no advice to raise the fraction is given: graphs and activations need the rest."""
 
@@ -70,25 +73,6 @@ def fit(model: Model, cluster: Cluster, layout: Layout, workload: Workload) -> M
     return replace(expected, kv_tokens=max(expected.kv_tokens, workload.tokens_per_request))
 
 
-def kv_bytes_per_token_layer(model: Model, gpu: Gpu, attn_tp: int) -> int:
-    """KV cache of one token in one full-attention layer on one rank, in bytes, with its automatic dtype.
-
-    That is the model's own dtype, but fp8 for sparse attention from compute capability 10 on (raw latents;
-    GLM on 12.x keeps scales and an unquantised rotary part). The sparse indexer keeps fp8 keys and one fp32
-    scale per 128 of them.
-    """
-    values = model.kv_values_per_token_layer(attn_tp)
-    if model.mla is None or model.indexer is None:
-        return values * model.dtype_bytes
-    indexer = model.indexer.head_dim + math.ceil(model.indexer.head_dim / 128) * 4
-    if gpu.sm < 100:
-        return values * model.dtype_bytes + indexer
-    if model.architecture == "GlmMoeDsaForCausalLM" and gpu.sm >= 120:
-        latent = model.mla.kv_lora_rank
-        return latent + latent // 128 * 4 + model.mla.qk_rope_head_dim * 2 + indexer
-    return values + indexer
-
-
 def _memory(model: Model, gpu: Gpu, layout: Layout, reserve_bytes: int) -> Memory:
     fraction = layout.mem_fraction_static
     if fraction is None:
@@ -116,18 +100,17 @@ def _memory(model: Model, gpu: Gpu, layout: Layout, reserve_bytes: int) -> Memor
 @lru_cache(maxsize=4096)
 def _stages(model: Model, gpu: Gpu, layout: Layout) -> tuple[_StageMemory, ...]:
     attn_tp = attention_tp_size(model, layout)
-    per_layer = kv_bytes_per_token_layer(model, gpu, attn_tp)
-    # Sliding layers keep fewer tokens; they are taken to be spread evenly over the stages.
-    sliding = model.num_sliding_layers / model.num_layers
-    per_layer_mean = per_layer * (1 - sliding * (1 - _SLIDING_POOL_RATIO))
+    # States of linear attention get their share of the pool first (mem_cache/kv_cache_configurator.py:3354).
+    share = 1 + STATE_POOL_RATIO if model.linear_attention is not None else 1
     stages = []
     for stage, layers in enumerate(stage_layers(model.num_layers, layout.pp_size)):
-        weights = stage_weights(model, gpu, layout, stage)
+        blocks = model.blocks[layers.start : layers.stop]
+        weights = stage_weights(model, layout, stage)
         stages.append(
             _StageMemory(
                 weights=tuple(weights.items()),
                 weight_bytes=sum(weights.values()),
-                bytes_per_token=max(1, round(per_layer_mean * len(layers))),
+                bytes_per_token=max(1, round(kv_bytes_per_token(model, gpu, attn_tp, blocks) * share)),
             )
         )
     return tuple(stages)
@@ -138,13 +121,21 @@ def _reserve_bytes(gpu: Gpu, on_gpu_bytes: int) -> int:
 
 
 def _headroom_need_bytes(model: Model, layout: Layout) -> int:
-    """The least that activations of one prefill chunk and the decode graphs can do with, in bytes.
+    """The least that activations of one prefill chunk and the CUDA graphs can do with, in bytes.
 
-    Deliberately small: hidden states, residual and one gate-up projection of a chunk, and graph pools.
+    Deliberately small: hidden states, residual and one gate-up projection of a chunk; one output row for each token
+    and expert that it is routed to, where a runner keeps them (layers/moe/moe_runner/triton_utils/fused_moe.py:874);
+    graph pools, and for captured prefill of latent attention what the engine itself sets aside for it.
     """
-    chunk = layout.chunked_prefill_size or 0
-    activations = chunk * model.hidden_size * model.dtype_bytes * 4
-    return min(_GRAPHS_BYTES + activations, _LARGEST_HEADROOM_NEED_BYTES)
+    chunk = max(layout.chunked_prefill_size or 0, 0)
+    row = model.hidden_size * model.dtype_bytes
+    activations = min(chunk * row * 4, _LARGEST_ACTIVATIONS_BYTES)
+    routed = 0
+    if layout.moe_a2a_backend == "none" and layout.moe_runner_backend in _RUNNERS_WITH_ROUTED_ROWS:
+        routed = chunk * layout.attn_dp_size * model.experts_per_token * row
+    captures_prefill = model.mla is not None and layout.cuda_graph_backend_prefill not in {None, "disabled"}
+    prefill_graphs = _LATENT_PREFILL_GRAPHS_BYTES if captures_prefill else 0
+    return _GRAPHS_BYTES + activations + routed + prefill_graphs
 
 
 def _weights_do_not_fit(layout: Layout, expected: Memory, room: int) -> DoesNotFit:

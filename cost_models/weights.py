@@ -11,28 +11,21 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
+from search_spaces.architectures.table import ARCHITECTURES, Embedding
 from search_spaces.hardware import Gpu
 from search_spaces.layout import Layout
-from search_spaces.model import Component, Model, Scheme
+from search_spaces.model import Model
+from search_spaces.parts import Block, Component, Experts, Part, Scheme, Widths
+from search_spaces.placement import widths_of
 
+_TRTLLM_RUNNERS = frozenset({"flashinfer_trtllm", "flashinfer_trtllm_routed"})
+_NVFP4_RUNNERS_WITH_ONE_SCALE = _TRTLLM_RUNNERS | {"flashinfer_megamoe"}
 _VOCAB_ALIGNMENT = 64  # layers/vocab_parallel_embedding.py
-_BLACKWELL_SERVER = (100, 103)
-_LM_HEAD_ON_LAST_STAGE_ONLY = frozenset(  # models/deepseek_v2.py:3289; the other models build it everywhere
-    {
-        "DeepseekV3ForCausalLM",
-        "DeepseekV32ForCausalLM",
-        "GlmMoeDsaForCausalLM",
-        "KimiK25ForConditionalGeneration",
-    }
-)
-_BLIND_TO_ATTENTION_DP = frozenset({"MixtralForCausalLM"})  # models/mixtral.py:137
-_ROUTES_IN_FP32 = frozenset({"Glm4MoeForCausalLM"})
-_HAS_EXPERT_BIASES = frozenset({"GptOssForCausalLM"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights:
-    """Bytes that one rank holds of one layer's parts."""
+    """Bytes that one rank holds of one layer's parts: of a mean layer for attention, of one that has it for others."""
 
     attention: float
     dense: float
@@ -57,60 +50,85 @@ def stage_layers(num_layers: int, pp_size: int) -> tuple[range, ...]:
 
 
 @lru_cache(maxsize=4096)
-def layer_weights(model: Model, gpu: Gpu, layout: Layout) -> LayerWeights:
+def layer_weights(model: Model, layout: Layout) -> LayerWeights:
     """Resident bytes of one layer on one rank, for an effective layout."""
-    tp = layout.tp_size
-    hidden = model.hidden_size
-    dense_tp = layout.moe_dense_tp_size or tp
-    shared_tp = 1 if _shared_expert_is_replicated(model, gpu, layout) else tp
+    held: dict[Component, float] = dict.fromkeys(Component, 0.0)
+    having: dict[Component, int] = dict.fromkeys(Component, 0)
+    of_kind = _bytes_of_kinds(model, layout)
+    for kind in model.layer_kinds:
+        for component, size in of_kind[kind].items():
+            held[component] += size
+            having[component] += 1
+
+    def mean(component: Component) -> float:
+        return held[component] / max(1, having[component])
+
     return LayerWeights(
-        attention=_attention_bytes(model, attention_tp_size(model, layout)),
-        dense=_mlp_bytes(model, Component.DENSE, hidden, model.dense_intermediate_size / dense_tp),
-        router=_router_bytes(model),
-        routed=experts_per_rank(model, layout) * _expert_bytes(model, gpu, layout),
-        shared=_mlp_bytes(model, Component.SHARED, hidden, model.shared_intermediate_size / shared_tp),
+        attention=held[Component.ATTENTION] / model.num_layers,
+        dense=mean(Component.DENSE),
+        router=mean(Component.ROUTER),
+        routed=mean(Component.ROUTED),
+        shared=mean(Component.SHARED),
     )
 
 
-def stage_weights(model: Model, gpu: Gpu, layout: Layout, stage: int) -> dict[Component, int]:
+def stage_weights(model: Model, layout: Layout, stage: int) -> dict[Component, int]:
     """Resident bytes by component on one rank of pipeline stage `stage`, for an effective layout."""
-    layers = stage_layers(model.num_layers, layout.pp_size)[stage]
-    num_dense = sum(layer < model.num_dense_layers for layer in layers)
-    num_moe = len(layers) - num_dense
-    each = layer_weights(model, gpu, layout)
+    held: dict[Component, float] = dict.fromkeys(Component, 0.0)
+    of_kind = _bytes_of_kinds(model, layout)
+    for layer in stage_layers(model.num_layers, layout.pp_size)[stage]:
+        for component, size in of_kind[model.layer_kinds[layer]].items():
+            held[component] += size
     is_first = stage == 0
     is_last = stage == layout.pp_size - 1
-    has_embedding = is_first or (is_last and model.tie_word_embeddings)
-    has_head = not model.tie_word_embeddings and (is_last or model.architecture not in _LM_HEAD_ON_LAST_STAGE_ONLY)
-    return {
-        Component.EMBED: round(has_embedding * embedding_bytes(model, layout)),
-        Component.ATTENTION: round(len(layers) * each.attention),
-        Component.DENSE: round(num_dense * each.dense),
-        Component.ROUTER: round(num_moe * each.router),
-        Component.ROUTED: round(num_moe * each.routed),
-        Component.SHARED: round(num_moe * each.shared),
-        Component.LM_HEAD: round(has_head * lm_head_bytes(model, layout)),
-    }
+    architecture = ARCHITECTURES[model.architecture]
+    has_inputs = is_first or not architecture.inputs_on_first_stage_only
+    if is_first or (is_last and model.tie_word_embeddings and has_inputs):
+        held[Component.EMBED] = embedding_bytes(model, layout)
+    everywhere = architecture.head_on_every_stage
+    # A tied head is a matrix of its own on the last of several stages (models/qwen3.py:579).
+    is_tied = model.tie_word_embeddings and (everywhere or layout.pp_size == 1)
+    if not is_tied and (is_last or everywhere):
+        held[Component.LM_HEAD] = lm_head_bytes(model, layout)
+    if model.vision is not None and has_inputs:
+        widths = widths_of(model, layout)
+        held[Component.VISION] = sum(_part_bytes(model, layout, part, widths) for part in model.vision.parts)
+    return {component: round(size) for component, size in held.items()}
 
 
 def weight_bytes_at_construction(model: Model, gpu: Gpu, layout: Layout, stage: int = 0) -> int:
-    """Bytes of the parameters that one rank allocates before it loads the checkpoint.
-
-    Marlin's INT4 experts carry index tensors (two int32 per input row of both projections) that are
-    emptied after loading; everything else stays resident.
+    """Bytes of the parameters that one rank allocates before it loads the checkpoint; more than stays resident where
+    experts carry what loading drops.
     """
-    resident = sum(stage_weights(model, gpu, layout, stage).values())
-    if not _is_quantised(model, Component.ROUTED, Scheme.INT4_GROUP):
-        return resident
+    resident = sum(stage_weights(model, layout, stage).values())
     layers = stage_layers(model.num_layers, layout.pp_size)[stage]
-    num_moe = sum(layer >= model.num_dense_layers for layer in layers)
-    rows = model.hidden_size + model.moe_intermediate_size // layout.moe_tp_size
-    return resident + round(num_moe * experts_per_rank(model, layout)) * rows * 2 * 4
+    experts = [block.experts for block in model.blocks[layers.start : layers.stop] if block.experts is not None]
+    return resident + round(sum(_staged_bytes(model, gpu, layout, some) for some in experts))
+
+
+def _staged_bytes(model: Model, gpu: Gpu, layout: Layout, experts: Experts) -> float:
+    """What one layer's experts on one rank are built with beyond what stays.
+
+    Marlin's INT4 experts have index tensors, two int32 for each input row of both projections
+    (compressed_tensors/schemes/compressed_tensors_wNa16_moe.py); TensorRT-LLM's have none. DeepSeek-V4's
+    FP4 experts have wider scales than they keep, except for Marlin and for FlashInfer off compute capability 10.
+    """
+    held = experts_per_rank(model, layout)
+    width = experts.width // layout.moe_tp_size
+    if experts.storage.scheme is Scheme.INT4_GROUP and layout.moe_runner_backend not in _TRTLLM_RUNNERS:
+        return held * (experts.hidden_size + width) * 2 * 4
+    takes_narrow_scales = layout.moe_runner_backend == "marlin" or (
+        layout.moe_runner_backend == "flashinfer_mxfp4" and gpu.sm // 10 != 10
+    )
+    if experts.storage.scheme is Scheme.MXFP4 and not takes_narrow_scales:
+        groups = (experts.num_inner + 1) * width * experts.hidden_size // experts.storage.group_size
+        return held * groups * (experts.storage.staged_scale_bytes - 1)
+    return 0.0
 
 
 def attention_tp_size(model: Model, layout: Layout) -> int:
     """Ranks that attention is divided over: the whole world in models that ignore attention DP."""
-    return layout.tp_size if model.architecture in _BLIND_TO_ATTENTION_DP else layout.attn_tp_size
+    return layout.tp_size if ARCHITECTURES[model.architecture].ignores_attention_dp else layout.attn_tp_size
 
 
 def experts_per_rank(model: Model, layout: Layout) -> float:
@@ -119,14 +137,21 @@ def experts_per_rank(model: Model, layout: Layout) -> float:
 
 def embedding_bytes(model: Model, layout: Layout) -> float:
     """The slice of the embedding table on one rank, in bytes."""
-    ranks = attention_tp_size(model, layout) if layout.attn_dp_size > 1 else layout.tp_size
+    is_divided = layout.attn_dp_size > 1
+    match ARCHITECTURES[model.architecture].embedding:
+        case Embedding.WHOLE:
+            ranks = 1
+        case Embedding.WHOLE_UNDER_DP if is_divided:
+            ranks = 1
+        case _:
+            ranks = attention_tp_size(model, layout) if is_divided else layout.tp_size
     return _vocab_rows(model, ranks) * model.hidden_size * model.bytes_per_param(Component.EMBED)
 
 
 def lm_head_bytes(model: Model, layout: Layout) -> float:
     """The slice of the language model head on one rank, in bytes."""
     ranks = attention_tp_size(model, layout) if layout.enable_dp_lm_head else layout.tp_size
-    return _vocab_rows(model, ranks) * model.hidden_size * model.bytes_per_param(Component.LM_HEAD)
+    return model.lm_head_storage.bytes_of(_vocab_rows(model, ranks), model.hidden_size, model.dtype_bytes)
 
 
 def _vocab_rows(model: Model, ranks: int) -> int:
@@ -136,98 +161,45 @@ def _vocab_rows(model: Model, ranks: int) -> int:
     return math.ceil(model.vocab_size / alignment) * alignment // ranks
 
 
-def _attention_bytes(model: Model, attn_tp: int) -> float:
-    hidden = model.hidden_size
-    heads = model.num_attention_heads / attn_tp
-    part = Component.ATTENTION
-    if model.mla is None:
-        kv_heads = max(1, model.num_kv_heads // attn_tp)
-        return _linear_bytes(model, part, (heads + 2 * kv_heads) * model.head_dim, hidden) + _linear_bytes(
-            model, part, hidden, heads * model.head_dim
-        )
-    m = model.mla
-    size = (
-        _linear_bytes(model, part, m.q_lora_rank + m.kv_lora_rank + m.qk_rope_head_dim, hidden)
-        + _linear_bytes(model, part, heads * (m.qk_nope_head_dim + m.qk_rope_head_dim), m.q_lora_rank or hidden)
-        + _linear_bytes(model, part, heads * (m.qk_nope_head_dim + m.v_head_dim), m.kv_lora_rank)
-        + _linear_bytes(model, part, hidden, heads * m.v_head_dim)
-    )
-    if model.indexer is not None:
-        i = model.indexer
-        size += _linear_bytes(model, part, i.num_heads * i.head_dim, m.q_lora_rank)
-        size += _linear_bytes(model, part, i.head_dim, hidden)
-        size += i.num_heads * hidden * model.dtype_bytes  # the head weights stay unquantised
-    return size
+@lru_cache(maxsize=4096)
+def _bytes_of_kinds(model: Model, layout: Layout) -> tuple[dict[Component, float], ...]:
+    """What one rank holds of one layer of each kind, by component."""
+    return tuple(_block_bytes(model, layout, block) for block in model.block_kinds)
 
 
-def _router_bytes(model: Model) -> float:
-    size = 4.0 if model.architecture in _ROUTES_IN_FP32 else model.bytes_per_param(Component.ROUTER)
-    return model.router_params * size
+def _block_bytes(model: Model, layout: Layout, block: Block) -> dict[Component, float]:
+    widths = widths_of(model, layout)
+    held: dict[Component, float] = {}
+    for part in block.parts:
+        size = _part_bytes(model, layout, part, widths)
+        held[part.component] = held.get(part.component, 0.0) + size
+    return held
 
 
-def _mlp_bytes(model: Model, component: Component, hidden: int, width: float) -> float:
-    if not width:
-        return 0.0
-    return _linear_bytes(model, component, 2 * width, hidden) + _linear_bytes(model, component, hidden, width)
+def _part_bytes(model: Model, layout: Layout, part: Part, widths: Widths) -> float:
+    if isinstance(part, Experts):
+        return experts_per_rank(model, layout) * _expert_bytes(layout, part)
+    return part.bytes_on(widths)
 
 
-def _expert_bytes(model: Model, gpu: Gpu, layout: Layout) -> float:
+def _expert_bytes(layout: Layout, experts: Experts) -> float:
     """One routed expert's slice on one rank, as the MoE runner keeps it."""
-    width = math.ceil(model.moe_intermediate_size / layout.moe_tp_size)
-    hidden = model.hidden_size
-    runner = moe_runner(model, gpu, layout)
-    if runner == "flashinfer_trtllm" and not _is_quantised(model, Component.ROUTED, Scheme.NVFP4):
+    scheme = experts.storage.scheme
+    width = math.ceil(experts.width / layout.moe_tp_size)
+    hidden = experts.hidden_size
+    runner = layout.moe_runner_backend
+    if runner in _TRTLLM_RUNNERS and scheme is not Scheme.NVFP4:
         width = _round_up(width, 128)  # layers/moe/fused_moe_triton/layer.py:512
-    if runner == "flashinfer_mxfp4" and _is_quantised(model, Component.ROUTED, Scheme.MXFP4):
+    if runner == "flashinfer_mxfp4" and scheme is Scheme.MXFP4:
         width = _round_up(width, 128)  # layers/quantization/mxfp4.py:481
         hidden = _round_up(hidden, 256)  # layers/moe/fused_moe_triton/layer.py:457
-    size = _mlp_bytes(model, Component.ROUTED, hidden, width)
-    if _is_quantised(model, Component.ROUTED, Scheme.NVFP4) and runner in (
-        "flashinfer_cutlass",
-        "flashinfer_cutedsl",
-    ):
-        size += 3 * hidden * width / model.quantization.group_size  # a second, swizzled scale tensor
-    if model.architecture in _HAS_EXPERT_BIASES:
-        size += (2 * width + hidden) * model.dtype_bytes
+    if runner in _TRTLLM_RUNNERS and scheme is Scheme.NVFP4:
+        width = _round_up(width, 64 if experts.num_inner == 2 else 128)  # layers/quantization/modelopt_quant.py:2478
+    size = experts.bytes_of_one(width, hidden)
+    if scheme is Scheme.NVFP4 and runner not in _NVFP4_RUNNERS_WITH_ONE_SCALE:
+        # A second, swizzled scale tensor (layers/quantization/modelopt_quant.py:2552).
+        size += (experts.num_inner + 1) * width * hidden / experts.storage.group_size
     return size
-
-
-def moe_runner(model: Model, gpu: Gpu, layout: Layout) -> str:
-    """The MoE runner that the engine takes for `auto`, where it changes what is resident or how fast."""
-    named = layout.moe_runner_backend
-    if named != "auto" or gpu.sm not in _BLACKWELL_SERVER or layout.moe_a2a_backend != "none":
-        return named
-    return "flashinfer_mxfp4" if _is_quantised(model, Component.ROUTED, Scheme.MXFP4) else "flashinfer_trtllm"
-
-
-def _shared_expert_is_replicated(model: Model, gpu: Gpu, layout: Layout) -> bool:
-    """Every all-to-all backend, and NVFP4's quantised all-gather (models/deepseek_v2.py:874)."""
-    if layout.moe_a2a_backend not in ("none", "ascend_tp"):
-        return True
-    return (
-        _is_quantised(model, Component.ROUTED, Scheme.NVFP4)
-        and moe_runner(model, gpu, layout) == "flashinfer_cutlass"
-        and layout.attn_dp_size == layout.ep_size > 1
-    )
-
-
-def _is_quantised(model: Model, component: Component, scheme: Scheme) -> bool:
-    return model.quantization.scheme is scheme and component in model.quantization.components
-
-
-def _linear_bytes(model: Model, component: Component, rows: float, columns: float) -> float:
-    """One linear layer of `rows` outputs and `columns` inputs with its scales, in bytes."""
-    params = rows * columns
-    if component not in model.quantization.components:
-        return params * model.dtype_bytes
-    group = model.quantization.group_size
-    match model.quantization.scheme:
-        case Scheme.FP8_BLOCK:
-            return params + 4 * math.ceil(rows / group) * math.ceil(columns / group)
-        case Scheme.FP8_CHANNEL:
-            return params + 4 * rows
-        case _:
-            return params * model.quantization.bytes_per_param
 
 
 def _round_up(value: int, multiple: int) -> int:

@@ -3,160 +3,140 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from search_spaces.errors import MalformedError, UnsupportedError
+from search_spaces.architectures.attention import SPARSE_LATENT
+from search_spaces.architectures.reading import Checkpoint, Fields
+from search_spaces.architectures.table import ARCHITECTURES as _BUILT
+from search_spaces.architectures.vision import vision_of
+from search_spaces.errors import UnsupportedError
 from search_spaces.model import Indexer, Mla, Model
-from search_spaces.quantization_config import Checkpoint, quantization_from_config
+from search_spaces.parts import PLAIN, Block, Component, Projection
+from search_spaces.quantization_config import method_of, quantization_of, stored_modules
 
-_MLA = "multi-head latent attention"
-_DSA = "latent attention with a sparse indexer"
-_GQA = "grouped-query attention"
+ARCHITECTURES: tuple[str, ...] = tuple(sorted(_BUILT))
 
-_ATTENTION_OF: Mapping[str, str] = {
-    "Qwen3MoeForCausalLM": _GQA,
-    "Glm4MoeForCausalLM": _GQA,
-    "GptOssForCausalLM": _GQA,
-    "MixtralForCausalLM": _GQA,
-    "DeepseekV3ForCausalLM": _MLA,
-    "KimiK25ForConditionalGeneration": _MLA,
-    "DeepseekV32ForCausalLM": _DSA,
-    "GlmMoeDsaForCausalLM": _DSA,
-}
-
-ARCHITECTURES: tuple[str, ...] = tuple(sorted(_ATTENTION_OF))
+_PROMOTING = frozenset({"KimiK25ForConditionalGeneration", "KimiK3ForConditionalGeneration"})
+"""Classes whose config takes the text model's quantisation as its own (configs/kimi_k25.py:158, kimi_k3.py:113)."""
 
 _DTYPE_BYTES: Mapping[str, int] = {"bfloat16": 2, "float16": 2, "half": 2, "float32": 4, "float": 4}
 
 
-def model_from_config(config: Mapping[str, Any], *, name: str, source: str) -> Model:
+def model_from_config(
+    config: Mapping[str, Any], *, name: str, source: str, hf_quant_config: Mapping[str, Any] | None = None
+) -> Model:
     """The `Model` that `config` (a parsed `config.json`) describes.
+
+    hf_quant_config: the parsed `hf_quant_config.json` of checkpoints made by ModelOpt; the engine reads it where
+        `config.json` has no `quantization_config`.
 
     Multimodal wrappers keep the language model's facts under `text_config`; they win over the top level.
     A checkpoint that names no dtype counts as bfloat16, which is how engines load it.
 
-    Raises UnsupportedError for an architecture that is unknown or has no experts, and MalformedError for
-    a field that is missing or not what it should be.
+    Raises UnsupportedError for an architecture that is unknown, and MalformedError for a field that is missing or
+    not what it should be.
     """
-    fields = _Fields(config, name)
+    fields = Fields(config, name)
     architecture = fields.architecture()
-    if architecture not in _ATTENTION_OF:
+    if architecture not in _BUILT:
         raise UnsupportedError(
-            f"{name}: architecture {architecture} is not known here. Known: {', '.join(ARCHITECTURES)}"
+            f"{name}: architecture {architecture} is not known here: its layers, and how they divide over GPUs, have "
+            f"to be described first (search_spaces/architectures). Known: {', '.join(ARCHITECTURES)}"
         )
-    attention = _ATTENTION_OF[architecture]
-    num_experts = fields.count("n_routed_experts", "num_experts", "num_local_experts", default=0)
-    if num_experts == 0:
-        raise UnsupportedError(
-            f"{name}: {architecture} without routed experts (n_routed_experts, num_experts and "
-            "num_local_experts are all missing or 0); only Mixture-of-Experts models can be laid out"
-        )
-    num_layers = fields.count("num_hidden_layers")
-    num_dense_layers = _num_dense_layers(fields, num_layers)
-    moe_width = fields.count("moe_intermediate_size", "intermediate_size")
+    raw_quantization = fields.value("quantization_config")
+    if raw_quantization is None:
+        raw_quantization = hf_quant_config
+    checkpoint = Checkpoint(
+        fields=fields,
+        stored=stored_modules(raw_quantization, name),
+        dtype_bytes=_dtype_bytes(fields),
+    )
+    blocks = _blocks(checkpoint, architecture)
     heads = fields.count("num_attention_heads")
-    hidden_size = fields.count("hidden_size")
-    mla = _mla(fields) if attention is not _GQA else None
-    window = _sliding_layers(fields, num_layers)
+    mla = _mla(fields)
+    routed = next((block.experts for block in blocks if block.experts is not None), None)
+    windows = [block.kv.window for block in blocks if block.kv is not None and block.kv.window]
     return Model(
         name=name,
         architecture=architecture,
-        num_layers=num_layers,
-        num_dense_layers=num_dense_layers,
-        hidden_size=hidden_size,
+        num_layers=checkpoint.num_layers,
+        num_dense_layers=sum(block.experts is None and bool(_width(block, Component.DENSE)) for block in blocks),
+        hidden_size=checkpoint.hidden_size,
         vocab_size=fields.count("vocab_size"),
         num_attention_heads=heads,
         num_kv_heads=fields.count("num_key_value_heads", default=heads),
         head_dim=(
             mla.qk_nope_head_dim + mla.qk_rope_head_dim
             if mla is not None
-            else fields.count("head_dim", default=hidden_size // heads)
+            else fields.count("head_dim", default=checkpoint.hidden_size // heads)
         ),
         mla=mla,
-        indexer=_indexer(fields) if attention is _DSA else None,
-        num_experts=num_experts,
-        experts_per_token=fields.count("num_experts_per_tok", "experts_per_token"),
-        moe_intermediate_size=moe_width,
-        shared_intermediate_size=fields.count("n_shared_experts", default=0) * moe_width,
-        dense_intermediate_size=fields.count("intermediate_size") if num_dense_layers else 0,
+        indexer=_indexer(fields) if architecture in SPARSE_LATENT else None,
+        num_experts=routed.count if routed else 0,
+        experts_per_token=_experts_per_token(fields) if routed else 0,
+        moe_intermediate_size=routed.width if routed else 0,
+        shared_intermediate_size=_most(blocks, Component.SHARED),
+        dense_intermediate_size=_most(blocks, Component.DENSE),
         max_position_embeddings=fields.count("max_position_embeddings"),
-        tie_word_embeddings=bool(fields.value("tie_word_embeddings")),
-        dtype_bytes=_dtype_bytes(fields),
-        quantization=quantization_from_config(
-            fields.value("quantization_config"),
-            Checkpoint(
-                name=name,
-                num_layers=num_layers,
-                num_dense_layers=num_dense_layers,
-                has_shared_experts=fields.count("n_shared_experts", default=0) > 0,
-            ),
+        tie_word_embeddings=_ties(fields),
+        dtype_bytes=checkpoint.dtype_bytes,
+        quantization=replace(
+            quantization_of(blocks),
+            method=method_of(raw_quantization),
+            is_in_config=bool(config.get("quantization_config") or (architecture in _PROMOTING and raw_quantization)),
+            block_size=_block_size(config.get("quantization_config")),
         ),
         source=source,
-        sliding_window=fields.count("sliding_window", default=0) if window else 0,
-        num_sliding_layers=window,
+        sliding_window=max(windows, default=0),
+        num_sliding_layers=len(windows),
+        blocks=blocks,
+        vision=vision_of(fields, checkpoint.hidden_size, checkpoint.dtype_bytes),
+        state_dtype_bytes=_DTYPE_BYTES.get(str(fields.value("mamba_ssm_dtype", "mamba_ssm_cache_dtype")), 4),
+        v_head_dim=_v_head_dim(fields, mla),
+        has_attention_sinks=(
+            architecture == "GptOssForCausalLM"
+            or fields.flag("add_swa_attention_sink_bias")
+            or fields.flag("add_full_attention_sink_bias")
+        ),
+        context_length=_context_length(fields),
+        lm_head_storage=(
+            checkpoint.stored.storage("lm_head") if method_of(raw_quantization).startswith("modelopt") else PLAIN
+        ),
+        is_kda=bool((fields.value("linear_attn_config") or {}).get("kda_layers")),
     )
 
 
-class _Fields:
-    """Reads typed values, the language model's own first, and says exactly what is missing."""
+def _blocks(checkpoint: Checkpoint, architecture: str) -> tuple[Block, ...]:
+    """One block a layer; equal ones are the same object."""
+    build = _BUILT[architecture].block
+    known: dict[Block, Block] = {}
+    built = (build(checkpoint, layer) for layer in range(checkpoint.num_layers))
+    return tuple(known.setdefault(block, block) for block in built)
 
-    def __init__(self, config: Mapping[str, Any], name: str) -> None:
-        text = config.get("text_config")
-        self._levels = [level for level in (text, config) if isinstance(level, Mapping)]
-        self._config = config
-        self._name = name
 
-    def architecture(self) -> str:
-        named = self._config.get("architectures")
-        if not isinstance(named, list) or not named or not isinstance(named[0], str):
-            raise MalformedError(
-                f"{self._name}: config.json must name its class, "
-                f'e.g. "architectures": ["Qwen3MoeForCausalLM"] (got {named!r})'
-            )
-        return named[0]
+def _most(blocks: tuple[Block, ...], component: Component) -> int:
+    return max((_width(block, component) for block in set(blocks)), default=0)
 
-    def value(self, *keys: str) -> Any:
-        """The first of `keys` that is set and not null, or None."""
-        for key in keys:
-            for level in self._levels:
-                if level.get(key) is not None:
-                    return level[key]
+
+def _width(block: Block, component: Component) -> int:
+    """Width of the MLP of `component` in a block, or 0: what its down projection reads."""
+    for part in reversed(block.parts):
+        if isinstance(part, Projection) and part.component is component:
+            return part.inputs
+    return 0
+
+
+def _experts_per_token(fields: Fields) -> int:
+    return fields.count(
+        "num_experts_per_tok", "experts_per_token", "num_experts_per_token", "top_k_experts", "moe_top_k"
+    )
+
+
+def _mla(fields: Fields) -> Mla | None:
+    """Latent attention, where the config has the rank of its keys and values."""
+    if not fields.count("kv_lora_rank", default=0):
         return None
-
-    def count(self, *keys: str, default: int | None = None) -> int:
-        """A positive integer, or `default` where the field is absent or null."""
-        found = self.value(*keys)
-        if found is None:
-            if default is None:
-                raise MalformedError(
-                    f"{self._name}: config.json lacks {' or '.join(keys)}, which {self.architecture()} needs"
-                )
-            return default
-        smallest = 1 if default is None else 0
-        if not isinstance(found, int) or isinstance(found, bool) or not smallest <= found <= _LARGEST:
-            raise MalformedError(
-                f"{self._name}: {keys[0]} must be an integer from {smallest} to {_LARGEST} (got {found!r})"
-            )
-        return found
-
-
-_LARGEST = 2**24
-"""Above any size of a model there is, and small enough to count through."""
-
-
-def _num_dense_layers(fields: _Fields, num_layers: int) -> int:
-    """Layers with a plain MLP.
-
-    DeepSeek and GLM count the leading ones; Qwen3 lists them and may thin the experts out to every
-    n-th layer.
-    """
-    leading = fields.count("first_k_dense_replace", default=0)
-    listed = set(fields.value("mlp_only_layers") or ())
-    step = fields.count("decoder_sparse_step", default=1) or 1
-    return sum(layer < leading or layer in listed or (layer + 1) % step != 0 for layer in range(num_layers))
-
-
-def _mla(fields: _Fields) -> Mla:
     return Mla(
         q_lora_rank=fields.count("q_lora_rank", default=0),
         kv_lora_rank=fields.count("kv_lora_rank"),
@@ -166,22 +146,46 @@ def _mla(fields: _Fields) -> Mla:
     )
 
 
-def _indexer(fields: _Fields) -> Indexer:
+def _indexer(fields: Fields) -> Indexer:
     return Indexer(
         num_heads=fields.count("index_n_heads"),
         head_dim=fields.count("index_head_dim"),
         top_k=fields.count("index_topk"),
+        shares_topk="shared" in fields.listed("indexer_types") or bool(fields.value("index_topk_pattern")),
     )
 
 
-def _sliding_layers(fields: _Fields, num_layers: int) -> int:
-    kinds = fields.value("layer_types")
-    if not isinstance(kinds, list):
-        return 0
-    return sum(kind == "sliding_attention" for kind in kinds[:num_layers])
+def _v_head_dim(fields: Fields, mla: Mla | None) -> int:
+    if mla is not None:
+        return mla.v_head_dim
+    return fields.count("v_head_dim", "head_dim", default=0) or fields.count("hidden_size") // fields.count(
+        "num_attention_heads"
+    )
 
 
-def _dtype_bytes(fields: _Fields) -> int:
+def _context_length(fields: Fields) -> int:
+    scaling = fields.value("rope_scaling")
+    factor = 1
+    if (
+        isinstance(scaling, Mapping)
+        and "original_max_position_embeddings" not in scaling
+        and scaling.get("rope_type") != "llama3"
+    ):
+        factor = scaling.get("factor", 1)
+    return int(factor * fields.count("max_position_embeddings"))
+
+
+def _block_size(raw: object) -> int:
+    block = raw.get("weight_block_size") if isinstance(raw, Mapping) else None
+    return block[0] if isinstance(block, list) and block and isinstance(block[0], int) else 0
+
+
+def _ties(fields: Fields) -> bool:
+    """Gemma ties its embeddings where nothing is said (transformers' Gemma4TextConfig)."""
+    return fields.flag("tie_word_embeddings", default=fields.architecture().startswith("Gemma"))
+
+
+def _dtype_bytes(fields: Fields) -> int:
     dtype = str(fields.value("torch_dtype", "dtype") or "bfloat16")
     if dtype not in _DTYPE_BYTES:
         raise UnsupportedError(

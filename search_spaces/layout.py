@@ -11,14 +11,18 @@ MoE-DP x EP x MoE-TP (sglang 0.5.23, srt/runtime_context.py:73-157):
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """One launch configuration, as requested or, with every automatic value filled in, as effective.
 
+    Every field is one flag of the engine under its own name (its parser's `dest`), with its own default.
     `None` stands for "the engine decides". A `Layout` may hold sizes that no engine accepts; saying so
     is the work of `search_spaces.sglang.rules`.
+
+    It keeps a `__dict__`, unlike other values here, so that `changed` costs one copy of it.
     """
 
     tp_size: int = 1
@@ -43,6 +47,87 @@ class Layout:
     ep_num_redundant_experts: int = 0
     disable_custom_all_reduce: bool = False
     nnodes: int = 1
+
+    enable_prefill_cp: bool = False
+    """Prefill context parallelism; how tokens are dealt out is `cp_strategy`."""
+    cp_strategy: str | None = None
+    dcp_size: int = 1
+    """Decode context parallelism, inside the TP group."""
+    dcp_comm_backend: str | None = None
+    dwdp_size: int = 1
+    """Distributed weight data parallelism: each rank fetches the experts it lacks; 1 or `tp_size`."""
+    base_gpu_id: int = 0
+    gpu_id_step: int = 1
+    pp_max_micro_batch_size: int | None = None
+    load_balance_method: str = "auto"
+    disaggregation_mode: str = "null"
+
+    enable_eplb: bool = False
+    ep_dispatch_algorithm: str | None = None
+    init_expert_location: str = "trivial"
+    deepep_v2_mode: str = "direct"
+    disable_shared_experts_fusion: bool = False
+    enforce_shared_experts_fusion: bool = False
+
+    enable_two_batch_overlap: bool = False
+    enable_single_batch_overlap: bool = False
+    disable_overlap_schedule: bool = False
+    enable_layernorm_sp: bool = False
+
+    enable_mscclpp: bool = False
+    enable_torch_symm_mem: bool = False
+    enable_symm_mem: bool = False
+    flashinfer_allreduce_fusion_backend: str | None = None
+    enforce_disable_flashinfer_allreduce_fusion: bool = False
+
+    attention_backend: str | None = None
+    prefill_attention_backend: str | None = None
+    decode_attention_backend: str | None = None
+    kv_cache_dtype: str = "auto"
+    quantization: str | None = None
+    dtype: str = "auto"
+
+    max_total_tokens: int | None = None
+    max_prefill_tokens: int = 16384
+    context_length: int | None = None
+    disable_radix_cache: bool = False
+    schedule_policy: str = "fcfs"
+    schedule_conservativeness: float = 1.0
+    enable_mixed_chunk: bool = False
+    enable_dynamic_chunking: bool = False
+    num_continuous_decode_steps: int = 1
+
+    cuda_graph_backend_decode: str | None = None
+    cuda_graph_backend_prefill: str | None = None
+    cuda_graph_bs_decode: tuple[int, ...] | None = None
+    cuda_graph_bs_prefill: tuple[int, ...] | None = None
+    """Token counts of the captured prefill graphs."""
+    cuda_graph_max_bs_prefill: int | None = None
+    disable_decode_cuda_graph: bool = False
+    disable_prefill_cuda_graph: bool = False
+    disable_cuda_graph_padding: bool = False
+    enable_torch_compile: bool = False
+
+    speculative_algorithm: str | None = None
+    speculative_draft_model_path: str | None = None
+    speculative_num_steps: int | None = None
+    speculative_eagle_topk: int | None = None
+    speculative_num_draft_tokens: int | None = None
+
+    def changed(self, **values: Any) -> Self:
+        """What `dataclasses.replace` gives, without naming every field: for the judgement of many layouts.
+
+        Raises TypeError for a name that is no field.
+        """
+        new = object.__new__(type(self))
+        kept = new.__dict__
+        kept.update(self.__dict__)
+        count = len(kept)
+        kept.update(values)
+        if len(kept) != count:
+            strange = ", ".join(sorted(values.keys() - self.__dict__.keys()))
+            raise TypeError(f"no field of {type(self).__name__}: {strange}")
+        return new
 
     @property
     def num_gpus(self) -> int:

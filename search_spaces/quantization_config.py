@@ -3,52 +3,161 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from search_spaces.errors import MalformedError, UnsupportedError
-from search_spaces.model import Component, Quantization, Scheme
+from search_spaces.model import Quantization
+from search_spaces.parts import PLAIN, Block, Component, Experts, Projection, Scheme, Split, Storage
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """What must be known of a checkpoint to name its modules."""
+class StoredModules:
+    """How each module of a checkpoint is stored.
 
-    name: str
-    num_layers: int
-    num_dense_layers: int
-    has_shared_experts: bool
+    A module is named from its layer on: `layers.3.self_attn.o_proj`.
+    """
+
+    def __init__(
+        self,
+        default: Storage = PLAIN,
+        *,
+        skipped: Iterable[str] = (),
+        named: Mapping[str, Storage] | None = None,
+        only_experts: bool = False,
+        experts: Storage | None = None,
+    ) -> None:
+        names = [name for name in skipped if not _is_pattern(name)]
+        self._default = default
+        self._skipped = frozenset(map(_from_layer_on, names))
+        self._patterns = tuple(_module_pattern(name) for name in skipped if _is_pattern(name))
+        self._named = named
+        self._only_experts = only_experts
+        self._experts = experts
+
+    @property
+    def default(self) -> Storage:
+        return self._default
+
+    def storage(self, *modules: str) -> Storage:
+        """Of one module under all of its names: to list it under one of them is enough."""
+        if self._named is not None:
+            names = (name for module in modules for name in _subtrees(module))
+            return next((self._named[name] for name in names if name in self._named), PLAIN)
+        found = [self._storage(module) for module in modules]
+        return PLAIN if PLAIN in found else found[0]
+
+    def _storage(self, module: str) -> Storage:
+        if self._experts is not None:
+            return self._experts if ".experts" in module else self._default
+        if self._only_experts and ".experts" not in module:
+            return PLAIN
+        if not self._skipped.isdisjoint(_subtrees(module)):
+            return PLAIN
+        if any(pattern.match(f"model.{module}") for pattern in self._patterns):
+            return PLAIN
+        return self._default
 
 
-def quantization_from_config(raw: Any, checkpoint: Checkpoint) -> Quantization:
+def stored_modules(raw: Any, name: str) -> StoredModules:
     """Reads fp8, compressed-tensors, modelopt and mxfp4 configurations; None means unquantised.
 
-    A component counts as quantised when most of its layers are: some checkpoints leave the first
-    layer alone. Routers, embeddings and the LM head stay unquantised under every scheme read here
-    (sglang 0.5.23 builds them without a quantisation method).
+    Routers and embeddings stay unquantised under every scheme read here (sglang 0.5.23 builds them without a
+    quantisation method).
     """
     if raw is None:
-        return Quantization()
+        return StoredModules()
     if not isinstance(raw, Mapping):
-        raise MalformedError(f"{checkpoint.name}: quantization_config must be an object (got {raw!r})")
-    scheme, group_size = _scheme(raw, checkpoint.name)
-    if scheme is Scheme.MXFP4:
+        raise MalformedError(f"{name}: quantization_config must be an object (got {raw!r})")
+    inner = raw.get("quantization")
+    if raw.get("quant_method") is None and isinstance(inner, Mapping):
+        raw = {"quant_method": "modelopt", **inner}
+    if raw.get("moe_quant_algo") == "NVFP4":
+        # DeepSeek-V4's NVFP4 checkpoints: its own FP8 blocks around NVFP4 experts.
+        return StoredModules(
+            Storage(*_fp8(raw.get("weight_block_size"), name)), experts=Storage(Scheme.NVFP4, raw.get("group_size", 16))
+        )
+    if isinstance(raw.get("quantized_layers"), Mapping):
+        return StoredModules(named=_named(raw["quantized_layers"], name))
+    storage = Storage(*_scheme(raw, name))
+    if storage.scheme is Scheme.MXFP4 and raw.get("quant_method") == "mxfp4":
         # The engine's MXFP4 method exists for experts only.
-        return Quantization(scheme=scheme, group_size=group_size, components=frozenset({Component.ROUTED}))
+        return StoredModules(storage, only_experts=True)
     skipped = [
-        _module_pattern(str(pattern))
+        str(pattern)
         for key in ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules")
-        for pattern in _listed(raw.get(key), key, checkpoint.name)
+        for pattern in _listed(raw.get(key), key, name)
     ]
-    components = frozenset(
-        component
-        for component, modules in _modules(checkpoint).items()
-        if modules and 2 * sum(_is_skipped(module, skipped) for module in modules) < len(modules)
-    )
-    if not components:
+    return StoredModules(storage, skipped=skipped)
+
+
+def method_of(raw: Any) -> str:
+    """The engine's name of a quantisation method: ModelOpt's is told apart by its algorithm (model_config.py)."""
+    if not isinstance(raw, Mapping):
+        return ""
+    inner = raw.get("quantization")
+    settings = inner if isinstance(inner, Mapping) else raw
+    method = str(raw.get("quant_method") or "modelopt")
+    if not method.startswith("modelopt"):
+        return method
+    algorithm = str(settings.get("quant_algo", ""))
+    if algorithm == "MIXED_PRECISION":
+        return "modelopt_mixed"
+    return {"NVFP4": "modelopt_fp4", "FP8": "modelopt_fp8"}.get(algorithm, method)
+
+
+def quantization_of(blocks: Iterable[Block]) -> Quantization:
+    """The scheme of the routed experts, or of most else, and the components that most layers store so."""
+    found: Counter[tuple[Component, Storage]] = Counter()
+    for block in blocks:
+        seen = {}
+        for part in block.parts:
+            if isinstance(part, Experts):
+                seen[Component.ROUTED] = part.storage
+            elif isinstance(part, Projection) and part.component in _JUDGED and part.split is Split.INPUTS:
+                seen[part.component] = part.storage
+        found.update(seen.items())
+    most = {
+        component: max((n, s) for (c, s), n in found.items() if c is component)[1]
+        for component in {component for component, _ in found}
+    }
+    quantised = {component: storage for component, storage in most.items() if storage.scheme is not Scheme.NONE}
+    if not quantised:
         return Quantization()
-    return Quantization(scheme=scheme, group_size=group_size, components=components)
+    storage = quantised.get(Component.ROUTED) or next(iter(quantised.values()))
+    return Quantization(
+        scheme=storage.scheme,
+        group_size=storage.group_size,
+        components=frozenset(component for component, other in quantised.items() if other.scheme is storage.scheme),
+    )
+
+
+_JUDGED = frozenset({Component.ATTENTION, Component.DENSE, Component.SHARED})
+
+
+def _named(layers: Mapping[str, Any], name: str) -> Mapping[str, Storage]:
+    """Mixed precision of ModelOpt lists each quantised module with its algorithm."""
+    return {
+        _from_layer_on(module): Storage(*_modelopt(settings if isinstance(settings, Mapping) else {}, name))
+        for module, settings in layers.items()
+    }
+
+
+def _is_pattern(name: str) -> bool:
+    return name.startswith("re:") or "*" in name or ".layers." not in f".{name}"
+
+
+def _from_layer_on(module: str) -> str:
+    if module.startswith("mtp"):
+        return module
+    at = f".{module}".find(".layers.")
+    return module[at:] if at >= 0 else module.removeprefix("language_model.")
+
+
+def _subtrees(module: str) -> Iterator[str]:
+    """`a.b.c` is in the subtrees `a.b.c`, `a.b` and `a`."""
+    words = module.split(".")
+    return (".".join(words[:count]) for count in range(len(words), 0, -1))
 
 
 def _scheme(raw: Mapping[str, Any], name: str) -> tuple[Scheme, int]:
@@ -60,7 +169,7 @@ def _scheme(raw: Mapping[str, Any], name: str) -> tuple[Scheme, int]:
             return Scheme.MXFP4, 32
         case "compressed-tensors":
             return _compressed_tensors(raw, name)
-        case "modelopt" | "modelopt_fp4" | "modelopt_fp8":
+        case "modelopt" | "modelopt_fp4" | "modelopt_fp8" | "modelopt_mixed":
             return _modelopt(raw, name)
         case None:
             raise MalformedError(f"{name}: quantization_config lacks quant_method")
@@ -95,6 +204,8 @@ def _compressed_tensors(raw: Mapping[str, Any], name: str) -> tuple[Scheme, int]
             return Scheme.FP8_CHANNEL, 0
         case 8, "float", "block":
             return _fp8(weights.get("block_structure"), name)
+        case 4, "float", _ if weights.get("group_size") == _MXFP4_GROUP:
+            return Scheme.MXFP4, _MXFP4_GROUP
         case 4, "float", _:
             return Scheme.NVFP4, _group_size(weights.get("group_size", 16), name)
         case bits, kind, strategy:
@@ -102,6 +213,10 @@ def _compressed_tensors(raw: Mapping[str, Any], name: str) -> tuple[Scheme, int]
                 f"{name}: compressed-tensors weights with num_bits={bits}, type={kind}, strategy={strategy} "
                 "are not known here. Known: int 4-bit group; float 8-bit channel, tensor, block; float 4-bit"
             )
+
+
+_MXFP4_GROUP = 32
+"""Tells the OCP format from NVFP4, whose groups are of 16."""
 
 
 def _group_size(value: Any, name: str) -> int:
@@ -123,37 +238,21 @@ def _modelopt(raw: Mapping[str, Any], name: str) -> tuple[Scheme, int]:
     inner = nested if isinstance(nested, Mapping) else raw
     algorithm = inner.get("quant_algo")
     match algorithm:
-        case "NVFP4":
+        case "NVFP4" | "W4A16_NVFP4":
             return Scheme.NVFP4, _group_size(inner.get("group_size", 16), name)
         case "FP8":
-            return Scheme.FP8_CHANNEL, 0
+            return Scheme.FP8_TENSOR, 0
+        case "MXFP8":
+            return Scheme.MXFP8, 32
         case _:
-            raise UnsupportedError(f"{name}: modelopt algorithm {algorithm!r} is not known here. Known: FP8, NVFP4")
-
-
-def _modules(checkpoint: Checkpoint) -> Mapping[Component, tuple[str, ...]]:
-    """One representative linear module of each component in every layer that has it."""
-    layers = range(checkpoint.num_layers)
-    moe_layers = layers[checkpoint.num_dense_layers :]
-
-    def named(which: Iterable[int], module: str) -> tuple[str, ...]:
-        return tuple(f"model.layers.{layer}.{module}" for layer in which)
-
-    return {
-        Component.ATTENTION: named(layers, "self_attn.o_proj"),
-        Component.DENSE: named(layers[: checkpoint.num_dense_layers], "mlp.gate_proj"),
-        Component.ROUTED: named(moe_layers, "mlp.experts.0.gate_proj"),
-        Component.SHARED: (named(moe_layers, "mlp.shared_experts.gate_proj") if checkpoint.has_shared_experts else ()),
-    }
+            raise UnsupportedError(
+                f"{name}: modelopt algorithm {algorithm!r} is not known here. Known: FP8, MXFP8, NVFP4"
+            )
 
 
 def _module_pattern(pattern: str) -> re.Pattern[str]:
     """`re:` marks a regular expression; otherwise `*` is a wildcard and the words name a subtree."""
     if pattern.startswith("re:"):
         return re.compile(pattern.removeprefix("re:"))
-    name = pattern.removeprefix("language_model.")
+    name = _from_layer_on(pattern)
     return re.compile(r"(?:.*\.)?" + ".*".join(map(re.escape, name.split("*"))) + r"(?:$|\.)")
-
-
-def _is_skipped(module: str, patterns: Iterable[re.Pattern[str]]) -> bool:
-    return any(pattern.match(module) for pattern in patterns)

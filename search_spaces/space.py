@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
+from functools import cache
 from itertools import product
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 from search_spaces.errors import MalformedError, UnknownNameError, UserError
 from search_spaces.hardware import Cluster
@@ -15,7 +16,6 @@ from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.sglang.choices import moe_a2a_backends
 from search_spaces.sglang.experts import falls_back_from_megamoe
-from search_spaces.sglang.resolution import effective_layout
 from search_spaces.sglang.rules import first_violation, launch_of
 from search_spaces.sglang.target import Target
 from search_spaces.sglang.versions import NEWEST, EngineVersion
@@ -41,6 +41,7 @@ class Candidate:
 class Space:
     """candidates: legal, no two with the same effective layout, in a fixed order.
     refused: combinations by the rule that stops them first; memory fractions do not count apart.
+    examples: one refused layout for each of these rules.
     considered: combinations in all, without memory fractions.
     baseline: plain tensor parallelism, even where the pins exclude it, or the candidate nearest to it where it
         is illegal; always among the candidates.
@@ -48,6 +49,7 @@ class Space:
 
     candidates: tuple[Candidate, ...]
     refused: Mapping[str, int]
+    examples: Mapping[str, Layout]
     considered: int
     baseline: Candidate
 
@@ -57,13 +59,13 @@ def enumerate_space(
     cluster: Cluster,
     version: EngineVersion = NEWEST,
     *,
-    mem_fractions: Sequence[float] = MEM_FRACTIONS,
+    mem_fractions: Sequence[float | None] = MEM_FRACTIONS,
     pins: Mapping[str, int | str | float] | None = None,
     extra: Sequence[Layout] = (),
 ) -> Space:
     """All layouts that use every GPU of `cluster`.
 
-    mem_fractions: values of `mem_fraction_static` to try; CPU servers take none.
+    mem_fractions: values of `mem_fraction_static` to try, None for the engine's own; CPU servers take none.
     pins: layout fields that are fixed. extra: layouts to put first, as they are, where they are legal.
 
     Raises UnknownNameError and MalformedError for a pin that is no field or has the wrong type, and
@@ -82,20 +84,23 @@ def enumerate_space(
         if isinstance(own, Candidate):
             found.setdefault(own.effective, own)
     refused: Counter[str] = Counter()
+    examples: dict[str, Layout] = {}
     considered = 0
     for combination in _combinations(cluster, version, pinned):
         considered += 1
         for fraction in fractions:
-            candidate = judge.candidate(replace(combination, mem_fraction_static=fraction))
+            layout = combination.changed(mem_fraction_static=fraction)
+            candidate = judge.candidate(layout)
             if isinstance(candidate, str):
                 refused[candidate] += fraction == fractions[0]
+                examples.setdefault(candidate, layout)
                 break
             found.setdefault(candidate.effective, candidate)
     candidates = tuple(found.values())
     if not candidates:
         raise UserError(_nothing_left(model, cluster, pinned, refused))
     usual = _plain(cluster, fractions)
-    plain = judge.candidate(replace(usual, **_without_sizes(pinned)))
+    plain = judge.candidate(usual.changed(**_without_sizes(pinned)))
     if isinstance(plain, Candidate):
         baseline = found.setdefault(plain.effective, plain)
     else:
@@ -103,6 +108,7 @@ def enumerate_space(
     return Space(
         candidates=tuple(found.values()),
         refused=dict(refused.most_common()),
+        examples=examples,
         considered=considered,
         baseline=baseline,
     )
@@ -122,14 +128,13 @@ class _Judge:
         A layout that asks for MegaMoE and would run without it is a costlier name for plain expert
         parallelism; it is refused as `megamoe.falls_back` unless it is to be kept.
         """
-        effective = effective_layout(layout, self._target)
-        launch = launch_of(layout, effective, self._target, self._cluster, self._version)
+        launch = launch_of(layout, self._target, self._cluster, self._version)
         broken = first_violation(launch)
         if broken is not None:
             return broken.id
         if falls_back_from_megamoe(launch) and not keep_fallback:
             return "megamoe.falls_back"
-        return Candidate(requested=layout, effective=effective)
+        return Candidate(requested=layout, effective=launch.effective)
 
 
 def _combinations(cluster: Cluster, version: EngineVersion, pinned: Mapping[str, Any]) -> Iterator[Layout]:
@@ -138,7 +143,7 @@ def _combinations(cluster: Cluster, version: EngineVersion, pinned: Mapping[str,
     backends = ["none"]
     if not cluster.gpu.is_cpu:
         backends += [b for b in moe_a2a_backends(version) if b != "none" and b not in _OTHER_HARDWARE]
-    base = replace(Layout(nnodes=cluster.num_nodes), **_without_sizes(pinned))
+    base = Layout(nnodes=cluster.num_nodes).changed(**_without_sizes(pinned))
 
     def choices(name: str, values: Sequence[Any]) -> Sequence[Any]:
         return (pinned[name],) if name in pinned else values
@@ -157,8 +162,7 @@ def _combinations(cluster: Cluster, version: EngineVersion, pinned: Mapping[str,
             choices("moe_a2a_backend", backends),
         )
         for attn_dp, attn_cp, moe_dp, ep, backend in inner:
-            yield replace(
-                base,
+            yield base.changed(
                 tp_size=tp,
                 pp_size=pp,
                 dp_size=dp,
@@ -175,17 +179,29 @@ def _divisors(number: int) -> tuple[int, ...]:
 
 
 def _checked_pins(pins: Mapping[str, int | str | float]) -> dict[str, Any]:
-    kinds = {field.name: type(getattr(Layout(), field.name)) for field in fields(Layout)}
-    kinds |= {name: int for name, kind in kinds.items() if kind is type(None)}
-    kinds["mem_fraction_static"] = float
+    kinds = _field_kinds()
     for name, value in pins.items():
         if name not in kinds:
             raise UnknownNameError("layout field", name, kinds)
-        kind = kinds[name]
-        fits = isinstance(value, (int, float)) if kind is float else type(value) is kind
-        if not fits:
-            raise MalformedError(f"{name} is pinned to {value!r}, but must be of type {kind.__name__}")
+        if not any(_is_of(kind, value) for kind in kinds[name]):
+            words = " or ".join(kind.__name__ for kind in kinds[name])
+            raise MalformedError(f"{name} is pinned to {value!r}, but must be of type {words}")
     return dict(pins)
+
+
+@cache
+def _field_kinds() -> Mapping[str, tuple[type, ...]]:
+    """The types of each layout field that a pin can have: of lists none."""
+    found = {}
+    for name, hint in get_type_hints(Layout).items():
+        options = tuple(kind for kind in (get_args(hint) or (hint,)) if kind in {int, str, float, bool})
+        if options:
+            found[name] = options
+    return found
+
+
+def _is_of(kind: type, value: object) -> bool:
+    return isinstance(value, (int, float)) if kind is float else type(value) is kind
 
 
 def _nothing_left(model: Model, cluster: Cluster, pinned: Mapping[str, Any], refused: Mapping[str, int]) -> str:

@@ -30,6 +30,19 @@ class Status(StrEnum):
     ILLEGAL = "illegal"
 
 
+class Evidence(StrEnum):
+    """How a rule is known."""
+
+    EXECUTED = "executed"
+    """The engine's own code raised it, run without a GPU under the facts of one."""
+    READ = "read"
+    """Read in the engine's code, at a stage that needs a GPU."""
+    UNCERTAIN = "uncertain"
+    """Depends on a package, driver or kernel build that was not seen."""
+    PREDICTED = "predicted"
+    """Calculated by the memory model; the engine finds out on the GPU."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Violation:
     """One rule that a layout breaks.
@@ -45,6 +58,7 @@ class Violation:
     source: str
     exception: str = ""
     engine_text: str = ""
+    evidence: Evidence = Evidence.EXECUTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

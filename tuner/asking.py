@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 import math
 import re
-import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
@@ -21,6 +20,7 @@ from search_spaces.sglang.flags import from_argv
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 from tuner import detection
 from tuner.engine import DEFAULT_PROGRAM, Engine, simulated
+from tuner.engine_args import extra_args_of, shell_words
 
 ENGINES = ("auto", "sglang", "simulated")
 STORY_MODEL = "kimi-k2.6"
@@ -63,13 +63,23 @@ def _from_folder(folder: Path) -> Model:
     path = folder / "config.json" if folder.is_dir() else folder
     if path.name != "config.json" or not path.is_file():
         raise UnsupportedError(f"{folder} holds no config.json: name the folder of a model, or one of the catalogue")
+    quantization = path.with_name("hf_quant_config.json")
+    return model_from_config(
+        _json_object(path),
+        name=path.resolve().parent.name,
+        source=str(path),
+        hf_quant_config=_json_object(quantization) if quantization.is_file() else None,
+    )
+
+
+def _json_object(path: Path) -> dict[str, object]:
     try:
-        config = json.loads(path.read_text(encoding="utf-8-sig"))
+        found = json.loads(path.read_text(encoding="utf-8-sig"))
     except (OSError, ValueError, RecursionError) as error:
         raise MalformedError(f"{path} cannot be read: {error}") from None
-    if not isinstance(config, dict):
+    if not isinstance(found, dict):
         raise MalformedError(f"{path} is not a JSON object")
-    return model_from_config(config, name=path.resolve().parent.name, source=str(path))
+    return found
 
 
 def study_name(word: str) -> str:
@@ -129,7 +139,7 @@ def choose_engine(
     gpus = detection.found_gpus()
     here = detection.found_cluster(gpus)
     cluster = parse_cluster(cluster_word) if cluster_word is not None else here or parse_cluster(STORY_CLUSTER)
-    extra_args = _extra_args(engine_args)
+    extra_args = extra_args_of(engine_args)
     missing = _missing(cluster, here, gpus, engine_command)
     if word == "simulated" or (word == "auto" and missing):
         because = " and ".join(missing) if word == "auto" else "--engine simulated was asked for"
@@ -166,10 +176,15 @@ def _missing(
     return missing
 
 
+def engine_program(engine_command: str | None) -> tuple[str, ...]:
+    """`--engine-command`: the words that start SGLang, this Python's where nothing is said."""
+    return tuple(shell_words("--engine-command", engine_command)) if engine_command else DEFAULT_PROGRAM
+
+
 def _sglang(
     cluster: Cluster, engine_command: str | None, extra_args: tuple[str, ...], engine_version: str | None
 ) -> Chosen:
-    program = tuple(_words("--engine-command", engine_command)) if engine_command else DEFAULT_PROGRAM
+    program = engine_program(engine_command)
     installed = detection.installed_engine(program)
     notices: tuple[str, ...] = ()
     release = installed.version if installed is not None else ""
@@ -188,43 +203,9 @@ def _sglang(
     return Chosen(engine=engine, cluster=cluster, notices=notices)
 
 
-def _words(option: str, text: str) -> list[str]:
-    try:
-        words = shlex.split(text)
-    except ValueError as error:
-        raise MalformedError(f"{option} cannot be read as shell words: {error} (got {text!r})") from None
-    if not words:
-        raise MalformedError(f"{option} is empty")
-    return words
-
-
-_OURS = ("--model-path", "--model", "--host", "--port")
-
-
-def _extra_args(text: str) -> tuple[str, ...]:
-    """`--engine-args`: passed on verbatim, but nothing that the tuner itself decides."""
-    if not text.strip():
-        return ()
-    words = _words("--engine-args", text)
-    names = {w.partition("=")[0] for w in words}
-    clash = sorted(names & set(_OURS))
-    if not clash:
-        parsed = from_argv(words, NEWEST)
-        clash = [
-            f"--{f.name.replace('_', '-')}"
-            for f in fields(Layout)
-            if getattr(parsed.layout, f.name) != getattr(Layout(), f.name)
-        ]
-    if clash:
-        raise UserError(
-            f"--engine-args may not hold {', '.join(clash)}: the tuner sets it; a layout flag is held fixed with --pin"
-        )
-    return tuple(words)
-
-
 def layout_of(option: str, text: str, version: EngineVersion) -> Layout:
     """Launch flags as a layout; anything that is not about the layout is refused."""
-    parsed = from_argv(_words(option, text), version)
+    parsed = from_argv(shell_words(option, text), version)
     if parsed.rest:
         raise MalformedError(f"{option} takes layout flags only; not understood: {' '.join(parsed.rest)}")
     return parsed.layout

@@ -57,7 +57,12 @@ def known_gpu(found: FoundGpu) -> Gpu | None:
         and abs(gpu.memory_mib - found.memory_mib) <= _MEMORY_SLACK * gpu.memory_mib
         and (_words(gpu.key) <= wanted or _words(gpu.name) <= wanted or wanted <= _words(gpu.name))
     ]
-    return max(candidates, key=lambda gpu: len(_words(gpu.name) & wanted), default=None)
+
+    def likeness(gpu: Gpu) -> tuple[int, int]:
+        words = _words(gpu.name)
+        return len(words & wanted), -len(words - wanted)
+
+    return max(candidates, key=likeness, default=None)
 
 
 def _words(name: str) -> set[str]:

@@ -8,6 +8,7 @@ import sys
 from typing import TextIO
 
 from rich.console import Console, RenderableType
+from rich.text import Text
 
 SIMULATED_MARK = "[simulated] "
 _WIDTH_OFF_TERMINAL = 150
@@ -63,7 +64,7 @@ class Voice:
         )
         for each in what:
             # Plain words are never folded: a command that is cut in lines can't be pasted.
-            console.print(each, soft_wrap=isinstance(each, str), markup=not isinstance(each, str))
+            console.print(each, soft_wrap=isinstance(each, (str, Text)), markup=not isinstance(each, str))
         lines = buffer.getvalue().rstrip("\n").split("\n")
         _put(stream, "".join(f"{self.mark}{line.rstrip()}\n" for line in lines))
 

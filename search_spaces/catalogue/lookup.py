@@ -9,11 +9,17 @@ from importlib.resources import files
 from typing import Any
 
 from search_spaces.config_json import model_from_config
-from search_spaces.errors import UnknownNameError
+from search_spaces.errors import UnknownNameError, UnsupportedError
 from search_spaces.hardware import Gpu, LinkKind
 from search_spaces.model import Model
 
 _DATA = files(__package__)
+
+_OTHER_GPUS = {
+    "mi300x": "AMD Instinct MI300X runs SGLang's ROCm code",
+    "mi325x": "AMD Instinct MI325X runs SGLang's ROCm code",
+    "mi355x": "AMD Instinct MI355X runs SGLang's ROCm code",
+}
 
 
 def model_names() -> tuple[str, ...]:
@@ -33,18 +39,39 @@ def load_model(name: str) -> Model:
     key = _find(name, {key: entry["aliases"] for key, entry in entries.items()})
     if key is None:
         raise UnknownNameError("model", name, entries)
-    entry = entries[key]
-    return model_from_config(entry["config"], name=key, source=entry["source"])
+    return _model(key)
+
+
+@cache
+def _model(key: str) -> Model:
+    entry = _models()[key]
+    return model_from_config(
+        entry["config"], name=key, source=entry["source"], hf_quant_config=entry.get("hf_quant_config")
+    )
+
+
+def model_files(key: str) -> Mapping[str, Mapping[str, Any]]:
+    """The files of a catalogue model that engines read its shape from, by name: `config.json`, and
+    `hf_quant_config.json` where the checkpoint has one that counts.
+    """
+    entry = _models()[key]
+    files = {"config.json": entry["config"]}
+    if "hf_quant_config" in entry:
+        files["hf_quant_config.json"] = entry["hf_quant_config"]
+    return files
 
 
 def load_gpu(key: str) -> Gpu:
     """A catalogue GPU by its key or one of its aliases; case and punctuation are ignored.
 
-    Raises UnknownNameError.
+    Raises UnknownNameError, and UnsupportedError for a GPU that is known but has other rules.
     """
     entries = _gpus()
     found = _find(key, {known: entry["aliases"] for known, entry in entries.items()})
     if found is None:
+        other = _find(key, dict.fromkeys(_OTHER_GPUS, ()))
+        if other is not None:
+            raise UnsupportedError(f"{key}: {_OTHER_GPUS[other]}; the rules here are those of SGLang on CUDA")
         raise UnknownNameError("GPU", key, entries)
     entry = entries[found]
     return Gpu(
@@ -93,6 +120,11 @@ def _models() -> Mapping[str, Mapping[str, Any]]:
 def _gpus() -> Mapping[str, Mapping[str, Any]]:
     entries: Mapping[str, Mapping[str, Any]] = json.loads((_DATA / "gpus.json").read_text(encoding="utf-8"))
     return entries
+
+
+def aliases(name: str) -> tuple[str, ...]:
+    """The other names of a catalogue model, hub ids among them."""
+    return tuple(_models()[name]["aliases"])
 
 
 def hub_id(name: str) -> str:

@@ -47,14 +47,18 @@ def runner_of_experts(launch: Launch) -> str:
     match scheme_of_experts(launch):
         case Scheme.INT4_GROUP if runner != "flashinfer_trtllm":
             return "marlin"
-        case Scheme.NVFP4 if runner == "auto" and 80 <= launch.cluster.gpu.sm < 100:
-            return "marlin"
+        case Scheme.NVFP4 if runner == "auto":
+            # layers/quantization/modelopt_quant.py:3117
+            return "marlin" if 80 <= launch.cluster.gpu.sm < 100 else "flashinfer_trtllm"
         case _:
             return runner
 
 
 def pair_is_missing(launch: Launch) -> bool:
     runner, scheme = runner_of_experts(launch), scheme_of_experts(launch)
+    is_megamoe = launch.effective.moe_a2a_backend == "megamoe"
+    if is_megamoe and (scheme is Scheme.NVFP4 or not falls_back_from_megamoe(launch)):
+        return False
     if runner == "marlin" and scheme not in (Scheme.INT4_GROUP, Scheme.NVFP4):
         return False
     if runner == "flashinfer_mxfp4" and scheme is not Scheme.MXFP4:

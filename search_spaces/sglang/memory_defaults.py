@@ -5,10 +5,15 @@ All arithmetic is in MiB, as in the engine, so that its rounding comes out the s
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cache
+from typing import Any, NamedTuple
 
 from search_spaces.layout import Layout
+from search_spaces.sglang.cuda_graphs import GraphPlan, prefill_graph_sizes
+from search_spaces.sglang.speculation import algorithm_of
 from search_spaces.sglang.target import Target
+from search_spaces.sglang.version_facts import VersionFacts, facts_of
+from search_spaces.sglang.versions import NEWEST
 
 
 class _Tier(NamedTuple):
@@ -20,93 +25,167 @@ class _Tier(NamedTuple):
     wide_graph: int
 
 
+_SMALL_CARD_FROM_MIB = 20 * 1024
+_SMALL_CARD_LIMIT_MIB = 35 * 1024
 _TIERS = (
     _Tier(20 * 1024, 2048, 8, 8),
-    _Tier(35 * 1024, 4096, 48, 160),
     _Tier(60 * 1024, 4096, 32, 160),
     _Tier(160 * 1024, 8192, 256, 512),
     _Tier(float("inf"), 16384, 512, 512),
 )
 _UNKNOWN_MEMORY = _Tier(0, 4096, 160, 160)
 
+_NEWEST_FACTS = facts_of(NEWEST)
+
 _CPU_GRAPH_MAX_BS = 32
 """On CPUs `--torch-compile-max-bs` (32) takes the place of the decode graph's limit."""
 
-_CPU_MEM_FRACTION = 0.95
-_MAX_PREFILL_TOKENS = 16384
 _FLOOR_FROM_MIB = 60 * 1024
+_LARGEST_PIPELINE_PREFILL_GRAPH = 8192
+_EXPANDING_ARCHITECTURES = frozenset({"Qwen3VLForConditionalGeneration", "Qwen3VLMoeForConditionalGeneration"})
 
-_KIMI_VISION_FACTOR = 0.95 * (1 - 0.1 * (27 * 1152**2 / (24 * 1024**2) - 1))
-"""`adjust_mem_fraction_for_vlm` (memory_hook.py:405) for Kimi's 27-layer, 1152-wide vision tower."""
+
+def sizes_by_memory(layout: Layout, graphs: GraphPlan, target: Target, facts: VersionFacts) -> dict[str, Any]:
+    """Chunk, graph limits and memory fraction where the flags leave them open."""
+    chunk = layout.chunked_prefill_size
+    if chunk is None:
+        chunk = default_chunked_prefill_size(target, facts)
+    decode = _decode_limit(layout, target, facts)
+    prefill = graphs.prefill_limit
+    if prefill is None:
+        prefill = _prefill_limit(layout, graphs, target, facts, chunk)
+    if facts.limits_graph_to_context and layout.context_length is not None:
+        prefill = min(prefill, layout.context_length)
+    fraction = layout.mem_fraction_static
+    if fraction is None:
+        fraction = _mem_fraction(layout, graphs, target, facts, chunk=chunk, decode=decode, prefill=prefill)
+    return {
+        "chunked_prefill_size": chunk,
+        "cuda_graph_max_bs_decode": decode,
+        "cuda_graph_max_bs_prefill": prefill,
+        "mem_fraction_static": fraction,
+    }
 
 
-def default_chunked_prefill_size(target: Target) -> int:
+def default_chunked_prefill_size(target: Target, facts: VersionFacts = _NEWEST_FACTS) -> int:
     """Tokens of one prefill chunk, before attention data parallelism divides it."""
-    return _tier(target).chunk
+    return _tier(target, facts).chunk
 
 
-def default_decode_graph_max_bs(target: Target, layout: Layout) -> int:
+def default_decode_graph_max_bs(target: Target, layout: Layout, facts: VersionFacts = _NEWEST_FACTS) -> int:
     """Largest decode batch that is captured as a CUDA graph."""
-    if target.gpu.is_cpu:
+    if target.is_cpu:
         return _CPU_GRAPH_MAX_BS
-    tier = _tier(target)
+    tier = _tier(target, facts)
     limit = tier.narrow_graph if layout.tp_size < 4 else tier.wide_graph
-    return limit if layout.max_running_requests is None else min(limit, layout.max_running_requests)
+    requests = layout.max_running_requests
+    if requests is None:
+        return limit
+    if limit < requests <= 512 and facts.expands_vision_graphs and _expands_decode_graphs(layout, target):
+        return requests
+    return min(limit, requests) if facts.limits_graph_to_requests else limit
 
 
-def default_mem_fraction_static(target: Target, layout: Layout, *, has_prefill_graph: bool) -> float:
-    """`--mem-fraction-static` where none is given; can be negative, the engine does not clamp it.
+def _expands_decode_graphs(layout: Layout, target: Target) -> bool:
+    """Qwen3-VL on Hopper cards from 60 GiB (model_overrides/qwen3_vl.py:40)."""
+    return (
+        target.is_sm90
+        and (target.capacity_mib or 0) >= _FLOOR_FROM_MIB
+        and target.is_multimodal
+        and target.model.architecture in _EXPANDING_ARCHITECTURES
+        and layout.cuda_graph_bs_decode is None
+    )
 
-    layout: with its chunk (not yet divided by attention data parallelism) and decode-graph limit set.
-    """
+
+def _decode_limit(layout: Layout, target: Target, facts: VersionFacts) -> int:
+    if layout.cuda_graph_bs_decode:
+        return max(layout.cuda_graph_bs_decode)
+    if layout.cuda_graph_max_bs_decode is not None and not target.is_cpu:
+        return layout.cuda_graph_max_bs_decode
+    return default_decode_graph_max_bs(target, layout, facts)
+
+
+def _prefill_limit(layout: Layout, graphs: GraphPlan, target: Target, facts: VersionFacts, chunk: int) -> int:
+    """Tokens of the largest prefill graph (memory_hook.py:231)."""
+    limit = chunk
+    if target.is_mla:
+        limit = facts.largest_mla_prefill_graph
+        if facts.version >= NEWEST:
+            limit = min(limit, chunk)
+    is_staged = layout.pp_size > 1 and facts.limits_pipeline_graphs
+    if is_staged and graphs.prefill == "breakable" and graphs.prefill_sizes is None:
+        limit = min(limit, _LARGEST_PIPELINE_PREFILL_GRAPH)
+    return limit if layout.max_total_tokens is None else min(limit, layout.max_total_tokens)
+
+
+def _mem_fraction(
+    layout: Layout, graphs: GraphPlan, target: Target, facts: VersionFacts, *, chunk: int, decode: int, prefill: int
+) -> float:
+    """`--mem-fraction-static` where none is given; can be negative, the engine does not clamp it."""
     capacity = target.capacity_mib
     if capacity is None:
-        return _CPU_MEM_FRACTION
-    chunk = layout.chunked_prefill_size or 0
-    graph_bs = layout.cuda_graph_max_bs_decode or 0
-    activation_tokens = max(chunk if chunk > 0 else _MAX_PREFILL_TOKENS, 2048)
-    reserved = 512 + 1.5 * activation_tokens + layout.tp_size * layout.pp_size / 8 * 1024
-    reserved += 2 * graph_bs
-    if layout.attn_dp_size > 1:
-        reserved += graph_bs * layout.attn_dp_size * (4.5 if graph_bs > 300 else 3)
-    uses_deepep = layout.moe_a2a_backend == "deepep"
-    if has_prefill_graph:
-        reserved += 1536 if target.model.mla else 8 * _num_prefill_graphs(chunk, aligned_to_8=uses_deepep)
-        reserved += 1024 if uses_deepep else 0
+        return facts.cpu_mem_fraction
+    mode = layout.disaggregation_mode if facts.sizes_by_role else "null"
+    if mode == "decode":
+        running = layout.max_running_requests or decode or 1
+        tokens = running * (layout.speculative_num_draft_tokens or 1)
+    else:
+        tokens = chunk if chunk > 0 else layout.max_prefill_tokens
+    reserved = 512 + 1.5 * max(tokens, 2048) + layout.tp_size * layout.pp_size / 8 * 1024
+    reserved += _graph_reserve(layout, graphs, target, facts, decode=decode, prefill=prefill)
     if capacity > _FLOOR_FROM_MIB:
         reserved = max(reserved, 10 * 1024)
-    reserved += 2048 if uses_deepep else 0
+    captures_decode = mode != "prefill" and graphs.decode != "disabled"
+    if captures_decode and layout.moe_a2a_backend == "deepep" and facts.sizes_by_role:
+        reserved += 2 * 1024
+    reserved += _draft_reserve(layout, facts)
     fraction = round((capacity - reserved) / capacity, 3)
-    return fraction * _KIMI_VISION_FACTOR if target.is_multimodal else fraction
+    keeps_vision = target.is_multimodal and not (mode == "decode" and facts.keeps_vision_memory_on_decode)
+    return fraction * target.vision_factor if keeps_vision else fraction
 
 
-def decode_graph_batch_sizes(max_bs: int) -> tuple[int, ...]:
-    """Batch sizes captured up to `max_bs` (arg_groups/cuda_graph_hook.py:497, without speculation)."""
-    steps = (1, 2, 4, 8, 12, *range(16, 257, 8), *range(272, 512, 16), *range(512, max_bs + 1, 32))
-    sizes = tuple(size for size in steps if size <= max_bs)
-    return sizes if max_bs in sizes else (*sizes, max_bs)
+def _draft_reserve(layout: Layout, facts: VersionFacts) -> int:
+    """What a draft model is given (server_args.py:1490 of 0.5.13); nothing since 0.5.14."""
+    match algorithm_of(layout):
+        case None | "NGRAM":
+            return 0
+        case "STANDALONE":
+            return facts.standalone_reserve_mib
+        case _:
+            return facts.draft_reserve_mib
 
 
-def _num_prefill_graphs(chunk: int, *, aligned_to_8: bool) -> int:
-    """How many token counts prefill captures (cuda_graph_hook.py:476).
+def _graph_reserve(
+    layout: Layout, graphs: GraphPlan, target: Target, facts: VersionFacts, *, decode: int, prefill: int
+) -> float:
+    """`reserve_for_graph_mb` (memory_hook.py:346)."""
+    reserved = 0.0
+    mode = layout.disaggregation_mode if facts.sizes_by_role else "null"
+    if mode != "prefill":
+        if graphs.decode != "disabled" or not facts.sizes_by_role:
+            reserved += decode * 2
+        if layout.attn_dp_size > 1:
+            reserved += decode * layout.attn_dp_size * (4.5 if decode > 300 else 3)
+    if mode != "decode" and graphs.prefill != "disabled":
+        if target.is_mla:
+            reserved += 1.5 * 1024
+        else:
+            sizes = graphs.prefill_sizes
+            reserved += 8 * len(prefill_graph_sizes(prefill) if sizes is None else sizes)
+        if graphs.prefill == "breakable" and layout.moe_a2a_backend == "deepep" and facts.aligns_deepep_prefill:
+            reserved += 1024
+    return reserved
 
-    With DeepEP the list is fixed before the chunk is known, up to 2048 tokens in multiples of 8 (:315).
-    """
-    max_tokens = 2048 if aligned_to_8 else chunk
-    steps = (
-        *range(4, 33, 4),
-        *range(48, 257, 16),
-        *range(288, 513, 32),
-        *range(576, 1025, 64),
-        *range(1280, 4097, 256),
-        *range(4608, max_tokens + 1, 512),
-    )
-    sizes = {size for size in steps if size <= max_tokens}
-    return len({-(-size // 8) * 8 for size in sizes} if aligned_to_8 else sizes)
 
-
-def _tier(target: Target) -> _Tier:
+def _tier(target: Target, facts: VersionFacts) -> _Tier:
     capacity = target.capacity_mib
-    if capacity is None:
+    if capacity is not None and _SMALL_CARD_FROM_MIB <= capacity < _SMALL_CARD_LIMIT_MIB:
+        return _Tier(_SMALL_CARD_LIMIT_MIB, *facts.small_card)
+    return _tier_of(capacity)
+
+
+@cache
+def _tier_of(capacity_mib: int | None) -> _Tier:
+    if capacity_mib is None:
         return _UNKNOWN_MEMORY
-    return next(tier for tier in _TIERS if capacity < tier.limit_mib)
+    return next(tier for tier in _TIERS if capacity_mib < tier.limit_mib)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from search_spaces.model import Scheme
+from collections.abc import Callable
+from dataclasses import replace
+
+from search_spaces.architectures.table import ARCHITECTURES
+from search_spaces.parts import Scheme
 from search_spaces.sglang.experts import (
     DEEPEP_CAPACITY,
     DEEPEP_CLASS,
@@ -13,7 +17,7 @@ from search_spaces.sglang.experts import (
     scheme_of_experts,
 )
 from search_spaces.sglang.rule import CHOICES, EXPERTS, SIZES, Launch, Rule, says
-from search_spaces.sglang.versions import EngineVersion
+from search_spaces.sglang.versions import EngineVersion, release_0_5
 from search_spaces.verdict import Stage
 
 _SIZED = frozenset({CHOICES, SIZES})
@@ -31,28 +35,78 @@ def _expert_width(launch: Launch) -> int:
 
 
 def _num_redundant(launch: Launch) -> int:
-    """Redundant experts in the engine's books; Mixtral keeps none (no get_model_config_for_expert_location)."""
-    if launch.model.architecture == "MixtralForCausalLM":
+    """Redundant experts in the engine's books; some classes keep none."""
+    if not ARCHITECTURES[launch.model.architecture].keeps_expert_books:
         return 0
     return launch.asked.ep_num_redundant_experts
 
 
 def _expert_splits(launch: Launch) -> int:
-    """What the model's class compares with its number of experts: tp_size or, for Qwen3, moe_tp_size."""
-    match launch.model.architecture:
-        case "Qwen3MoeForCausalLM":
-            return launch.effective.moe_tp_size
-        case "GptOssForCausalLM" | "MixtralForCausalLM":
-            return 0
-        case _:
+    """What the model's class compares with its number of experts."""
+    match ARCHITECTURES[launch.model.architecture].compares_experts_with:
+        case "tp":
             return launch.effective.tp_size
+        case "moe_tp":
+            return launch.effective.moe_tp_size
+        case "nothing":
+            return 0
 
 
-CONSTRUCTION = (
+def _of_experts(*rules: Rule) -> tuple[Rule, ...]:
+    """The rules, for models that have experts."""
+    return tuple(replace(rule, broken=_with_experts(rule.broken)) for rule in rules)
+
+
+def _with_experts(broken: Callable[[Launch], bool]) -> Callable[[Launch], bool]:
+    return lambda launch: launch.model.is_moe and broken(launch)
+
+
+_NOT_PLACED = frozenset(
+    {
+        "Gemma4ForConditionalGeneration",
+        "KimiK3ForConditionalGeneration",
+        "Llama4ForConditionalGeneration",
+        "MixtralForCausalLM",
+    }
+)
+"""Sparse architectures read here whose experts get no place before the model is built (they lack
+`get_model_config_for_expert_location`, eplb/expert_location.py:754)."""
+
+
+def _is_placed_first(launch: Launch) -> bool:
+    return launch.model.architecture not in _NOT_PLACED
+
+
+def _leaves_experts_over(launch: Launch) -> bool:
+    return (launch.model.num_experts + _num_redundant(launch)) % launch.effective.ep_size != 0
+
+
+def _experts_left_over(launch: Launch) -> str:
+    return (
+        f"ep_size must divide the number of experts with the redundant ones, but {launch.effective.ep_size} does not "
+        f"divide {launch.model.num_experts} + {_num_redundant(launch)}"
+    )
+
+
+PLACES = (
+    Rule(
+        id="ep.divides_experts",
+        stage=Stage.MODEL,
+        source="eplb/expert_location.py:256",
+        broken=lambda launch: (
+            launch.model.num_experts > 0 and _is_placed_first(launch) and _leaves_experts_over(launch)
+        ),
+        message=_experts_left_over,
+        exception="AssertionError",
+        needs=_SIZED,
+    ),
+)
+
+CONSTRUCTION = _of_experts(
     Rule(
         id="experts.at_least_tp",
         stage=Stage.MODEL,
-        source="models/qwen3_moe.py:246, models/deepseek_v2.py:714, models/glm4_moe.py:422",
+        source="models/qwen3_moe.py:246, qwen2_moe.py:273, deepseek_v2.py:714, glm4_moe.py:422, minimax_m2.py:520",
         broken=lambda launch: _expert_splits(launch) > launch.model.num_experts,
         message=lambda launch: (
             f"TP must not exceed the number of experts, but {_expert_splits(launch)} > {launch.model.num_experts}"
@@ -82,13 +136,14 @@ CONSTRUCTION = (
             "Current platform does not support NVFP4 quantization with the selected MoE backend. Please use "
             "Blackwell and above, or use moe_runner_backend=marlin on SM80+."
         ),
+        since=release_0_5(13),
     ),
     Rule(
         id="quant.mxfp4.runner",
         stage=Stage.MODEL,
         source="layers/quantization/mxfp4.py:1474",
         broken=lambda launch: (
-            scheme_of_experts(launch) is Scheme.MXFP4
+            launch.model.quantization.method == "mxfp4"
             and (
                 launch.effective.moe_runner_backend not in _MXFP4_RUNNERS
                 or (
@@ -109,6 +164,7 @@ CONSTRUCTION = (
             f"{launch.effective.moe_runner_backend.upper()}"
         ),
         cuda_only=True,
+        since=release_0_5(17),
     ),
     Rule(
         id="runner.hpc_ops.gpu",
@@ -124,15 +180,11 @@ CONSTRUCTION = (
         cuda_only=True,
     ),
     Rule(
-        id="ep.divides_experts",
+        id="ep.splits_experts",
         stage=Stage.MODEL,
         source="layers/moe/fused_moe_triton/layer.py:414",
-        broken=lambda launch: (launch.model.num_experts + _num_redundant(launch)) % launch.effective.ep_size != 0,
-        message=lambda launch: (
-            "ep_size must divide the number of experts with the redundant ones, but "
-            f"{launch.effective.ep_size} does not divide {launch.model.num_experts} + "
-            f"{_num_redundant(launch)}"
-        ),
+        broken=lambda launch: not _is_placed_first(launch) and _leaves_experts_over(launch),
+        message=_experts_left_over,
         exception="AssertionError",
         needs=_SIZED,
     ),
@@ -148,6 +200,29 @@ CONSTRUCTION = (
         exception="AssertionError",
         needs=_WITH_EXPERTS,
         cuda_only=True,
+    ),
+    Rule(
+        id="quant.mxfp4.width",
+        stage=Stage.MODEL,
+        source="layers/quantization/mxfp4_flashinfer_cutlass_moe.py:69",
+        broken=lambda launch: (
+            scheme_of_experts(launch) is Scheme.MXFP4
+            and launch.model.quantization.method == "fp8"
+            and launch.effective.moe_runner_backend == "flashinfer_mxfp4"
+            and (launch.target.is_sm90 or launch.target.is_sm120)
+            and launch.model.moe_intermediate_size % launch.effective.moe_tp_size == 0
+            and _expert_width(launch) % 128 != 0
+        ),
+        message=lambda launch: (
+            "an FP4 expert's part on one rank must be a multiple of 128, but "
+            f"{launch.model.moe_intermediate_size} / {launch.effective.moe_tp_size} = {_expert_width(launch)}"
+        ),
+        exception="ValueError",
+        engine_text=says(
+            "Mxfp4FlashinferCutlassMoEMethod requires hidden_size and intermediate_size_per_partition to be multiples "
+            "of 128"
+        ),
+        needs=_WITH_EXPERTS,
     ),
     Rule(
         id="quant.fp8_block.experts",
@@ -174,7 +249,7 @@ CONSTRUCTION = (
     ),
 )
 
-DISPATCH = (
+DISPATCH = _of_experts(
     Rule(
         id="runner.a2a_pair",
         stage=Stage.MODEL,
@@ -193,6 +268,23 @@ DISPATCH = (
         cuda_only=True,
     ),
     Rule(
+        id="dispatch.mode",
+        stage=Stage.MODEL,
+        source="layers/moe/token_dispatcher/mooncake.py:344, nixl.py:482",
+        backends=frozenset({"mooncake", "nixl"}),
+        broken=lambda launch: (
+            launch.effective.moe_a2a_backend in ("mooncake", "nixl") and launch.effective.deepep_mode != "low_latency"
+        ),
+        message=lambda launch: (
+            f"--moe-a2a-backend {launch.effective.moe_a2a_backend} needs --deepep-mode low_latency, but it is "
+            f"{launch.effective.deepep_mode}"
+        ),
+        exception="NotImplementedError",
+        engine_text=lambda launch: (
+            "Normal mode is not supported for Nixl EP yet." if launch.effective.moe_a2a_backend == "nixl" else ""
+        ),
+    ),
+    Rule(
         id="deepep.deep_gemm",
         stage=Stage.MODEL,
         source="layers/moe/ep_moe/layer.py:175",
@@ -208,7 +300,7 @@ DISPATCH = (
             f"{launch.cluster.gpu.key} is too old for"
         ),
         exception="AssertionError",
-        engine_text=lambda launch: f"DeepEP {launch.effective.deepep_mode} mode requires deep_gemm",
+        engine_text=lambda launch: f"DeepEP DeepEPMode.{launch.effective.deepep_mode.upper()} mode requires deep_gemm",
         cuda_only=True,
     ),
     Rule(
@@ -237,6 +329,30 @@ DISPATCH = (
             f"world_size={launch.effective.tp_size * launch.effective.pp_size}); pipeline parallelism and "
             "EP-subset layouts are not"
         ),
+    ),
+    Rule(
+        id="quant.fp8_block.after_load",
+        stage=Stage.WEIGHTS,
+        source="model_executor/model_runner_components/moe_ep_setup.py:167",
+        broken=lambda launch: (
+            pads_experts(launch)
+            and launch.model.quantization.block_size > 0
+            and launch.model.moe_intermediate_size % launch.effective.moe_tp_size == 0
+            and _expert_width(launch) % launch.model.quantization.block_size != 0
+        ),
+        message=lambda launch: (
+            f"an expert's part on one rank must be a multiple of the {launch.model.quantization.block_size}-wide FP8 "
+            f"block, but {launch.model.moe_intermediate_size} / {launch.effective.moe_tp_size} = "
+            f"{_expert_width(launch)}, which is checked once the weights are loaded even where the kernels pad"
+        ),
+        exception="ValueError",
+        engine_text=lambda launch: (
+            f"For quantized MoE models, please make sure (moe_intermediate_size={launch.model.moe_intermediate_size} / "
+            f"moe_tp_size={launch.effective.moe_tp_size}) % "
+            f"weight_block_size_n={launch.model.quantization.block_size} == 0"
+        ),
+        needs=_WITH_EXPERTS,
+        cuda_only=True,
     ),
     Rule(
         id="quant.group",

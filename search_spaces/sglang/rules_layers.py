@@ -2,41 +2,107 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
-
-from search_spaces.model import Component, Scheme
+from search_spaces.architectures.table import ARCHITECTURES
+from search_spaces.parts import Component, Ranks, Widths
+from search_spaces.placement import (
+    odd_block,
+    undivided,
+    undivided_heads,
+    undivided_kv_heads,
+    undivided_linear_heads,
+    widths_of,
+)
 from search_spaces.sglang.rule import ATTENTION, CHOICES, SIZES, Launch, Rule, says
+from search_spaces.sglang.versions import release_0_5
 from search_spaces.verdict import Stage
 
 _SIZED = frozenset({CHOICES, SIZES})
 
 _WITH_ATTENTION = frozenset({CHOICES, SIZES, ATTENTION})
 
-_KIMI_VISION_HEADS = 16
+
+def _widths(launch: Launch) -> Widths:
+    return widths_of(launch.model, launch.effective)
 
 
-def _attention_width(launch: Launch) -> int:
-    """Ranks that attention heads are split over; Mixtral ignores attention DP and CP (models/mixtral.py:137)."""
-    if launch.model.architecture == "MixtralForCausalLM":
-        return launch.effective.tp_size
-    return launch.effective.attn_tp_size
+def _sizes(launch: Launch) -> str:
+    run = launch.effective
+    return f"(tp_size={run.tp_size}, attn_dp_size={run.attn_dp_size}, attn_cp_size={run.attn_cp_size})"
 
 
-def _heads_do_not_split(launch: Launch) -> bool:
-    return launch.model.num_attention_heads % _attention_width(launch) != 0
+def _heads_text(launch: Launch) -> str:
+    widths = _widths(launch)
+    heads = undivided_heads(launch.model, widths)
+    assert heads is not None
+    return (
+        f"the attention heads must divide over attention TP, but {widths.of(heads.ranks)} does not divide "
+        f"{heads.num_query} {_sizes(launch)}"
+    )
 
 
-def _kv_heads_do_not_split(launch: Launch) -> bool:
-    if launch.model.mla is not None:
-        return False
-    width, heads = _attention_width(launch), launch.model.num_kv_heads
-    return heads % width != 0 if heads >= width else width % heads != 0
+def _kv_heads_text(launch: Launch) -> str:
+    widths = _widths(launch)
+    heads = undivided_kv_heads(launch.model, widths)
+    assert heads is not None
+    return (
+        "the KV heads must divide over attention TP or attention TP over them, but "
+        f"{heads.num_kv} KV heads and {widths.of(heads.ranks)} ranks do not"
+    )
+
+
+def _linear_heads_text(launch: Launch) -> str:
+    heads = undivided_linear_heads(launch.model, _widths(launch))
+    assert heads is not None
+    return (
+        f"the {heads.what} of linear attention must divide over attention TP, but {heads.ranks} does not divide "
+        f"{heads.number} {_sizes(launch)}"
+    )
+
+
+def _linear_heads_engine_text(launch: Launch) -> str:
+    heads = undivided_linear_heads(launch.model, _widths(launch))
+    return "" if heads is None else heads.engine_text
+
+
+def _heads_engine_text(launch: Launch) -> str:
+    """Nothing where the class asserts it; else what the first projection says (distributed/utils.py:70)."""
+    widths = _widths(launch)
+    heads = undivided_heads(launch.model, widths)
+    found = undivided(launch.model, widths, Component.ATTENTION)
+    if heads is None or heads.is_asserted or found is None:
+        return ""
+    return f"{found.width} is not divisible by {found.ranks}"
+
+
+def _splits_vision(launch: Launch) -> bool:
+    vision = launch.model.vision
+    return launch.target.is_multimodal and vision is not None and not vision.is_whole
+
+
+def _vision_heads(launch: Launch) -> int:
+    vision = launch.model.vision
+    return 0 if vision is None else vision.num_heads
+
+
+def _vision_class(launch: Launch) -> str:
+    vision = launch.model.vision
+    return "" if vision is None else vision.layer_class
+
+
+def _vision_ranks(launch: Launch) -> int:
+    vision = launch.model.vision
+    return 1 if vision is None else _widths(launch).of(vision.ranks)
 
 
 def _vision_reduces_too_widely(launch: Launch) -> bool:
-    run = launch.effective
-    return launch.target.is_multimodal and run.attn_dp_size == 1 and 1 < run.attn_tp_size < run.tp_size
+    run, vision = launch.effective, launch.model.vision
+    return (
+        _splits_vision(launch)
+        and vision is not None
+        and vision.ranks is Ranks.VISION
+        and run.attn_dp_size == 1
+        and 1 < run.attn_tp_size < run.tp_size
+    )
 
 
 def _cp_meets_attention_dp(launch: Launch) -> bool:
@@ -49,135 +115,74 @@ def _cp_meets_attention_dp(launch: Launch) -> bool:
     )
 
 
-class _Mlp(NamedTuple):
-    """A plain MLP, split over `ranks`."""
-
-    what: str
-    component: Component
-    width: int
-    ranks: int
-
-    @property
-    def divides(self) -> bool:
-        return self.width % self.ranks == 0
+def _updates_at_exit(launch: Launch) -> bool:
+    match ARCHITECTURES[launch.model.architecture].updates_at_exit:
+        case "always":
+            return True
+        case "without attention DP":
+            return launch.effective.attn_dp_size == 1
+        case "never":
+            return False
 
 
-def _dense(launch: Launch) -> _Mlp | None:
-    model = launch.model
-    if not model.num_dense_layers:
-        return None
-    ranks = launch.asked.moe_dense_tp_size or launch.effective.tp_size
-    return _Mlp("the dense layers'", Component.DENSE, model.dense_intermediate_size, ranks)
+_WHOSE = {
+    Component.ATTENTION: "an attention projection's",
+    Component.DENSE: "the dense layers'",
+    Component.SHARED: "the shared experts'",
+    Component.VISION: "the vision tower's",
+}
 
 
-def _shared(launch: Launch) -> _Mlp | None:
-    """Every all-to-all backend makes each rank hold the shared experts whole (models/deepseek_v2.py:874)."""
-    if not launch.model.shared_intermediate_size:
-        return None
-    ranks = launch.effective.tp_size if launch.effective.moe_a2a_backend == "none" else 1
-    return _Mlp("the shared experts'", Component.SHARED, launch.model.shared_intermediate_size, ranks)
-
-
-def _mlp_rule(rule_id: str, mlp_of: Callable[[Launch], _Mlp | None]) -> Rule:
-    """The MLP's width divides over its ranks."""
-
-    def broken(launch: Launch) -> bool:
-        mlp = mlp_of(launch)
-        return mlp is not None and not mlp.divides
+def _width_rule(rule_id: str, component: Component) -> Rule:
+    """The widths of a component's projections divide over their ranks."""
 
     def message(launch: Launch) -> str:
-        mlp = mlp_of(launch)
-        assert mlp is not None
-        return f"{mlp.what} width must divide over its ranks, but {mlp.ranks} does not divide {mlp.width}"
+        found = undivided(launch.model, _widths(launch), component)
+        assert found is not None
+        return f"{_WHOSE[component]} width must divide over its ranks, but {found.ranks} does not divide {found.width}"
 
     return Rule(
         id=rule_id,
         stage=Stage.MODEL,
         source="layers/linear.py:693",
-        broken=broken,
+        broken=lambda launch: undivided(launch.model, _widths(launch), component) is not None,
         message=message,
         exception="AssertionError",
-        needs=_SIZED,
+        needs=_WITH_ATTENTION,
         cuda_only=True,
     )
 
 
-def _attention_parts(launch: Launch) -> Iterator[tuple[str, int]]:
-    """(what, size on one rank) of each attention projection along its split side."""
-    model, width = launch.model, _attention_width(launch)
-    heads = model.num_attention_heads // width
-    if model.mla is None:
-        yield "output", heads * model.head_dim
-        yield "output", max(1, model.num_kv_heads // width) * model.head_dim
-        yield "input", heads * model.head_dim
-        return
-    if width == 1:
-        return
-    yield "output", heads * (model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim)
-    yield "output", heads * (model.mla.qk_nope_head_dim + model.mla.v_head_dim)
-    yield "input", heads * model.mla.v_head_dim
-
-
-class _Part(NamedTuple):
-    """One rank's part of a projection along its split side."""
-
-    what: str
-    side: str
-    size: int
-
-
-def _mlp_part(launch: Launch, mlp: _Mlp | None) -> Iterator[_Part]:
-    if mlp is not None and mlp.divides and mlp.component in launch.model.quantization.components:
-        yield _Part(mlp.what, "output", mlp.width // mlp.ranks)
-
-
-def _early_parts(launch: Launch) -> Iterator[_Part]:
-    """Projections that the first layer builds before its experts."""
-    if Component.ATTENTION in launch.model.quantization.components and not _heads_do_not_split(launch):
-        for side, size in _attention_parts(launch):
-            yield _Part("an attention projection's", side, size)
-    yield from _mlp_part(launch, _dense(launch))
-
-
-def _late_parts(launch: Launch) -> Iterator[_Part]:
-    yield from _mlp_part(launch, _shared(launch))
-
-
-def _block_rule(rule_id: str, parts: Callable[[Launch], Iterator[_Part]]) -> Rule:
+def _block_rule(rule_id: str, *components: Component) -> Rule:
     """Parts of block-FP8 projections are whole blocks (layers/quantization/fp8.py:568)."""
 
-    def first_odd(launch: Launch) -> _Part | None:
-        quantization = launch.model.quantization
-        if quantization.scheme is not Scheme.FP8_BLOCK:
-            return None
-        return next((part for part in parts(launch) if part.size % quantization.group_size != 0), None)
+    def broken(launch: Launch) -> bool:
+        widths = _widths(launch)
+        whole = tuple(c for c in components if undivided(launch.model, widths, c) is None)
+        if undivided_heads(launch.model, widths) is not None:
+            whole = tuple(c for c in whole if c is not Component.ATTENTION)
+        return odd_block(launch.model, widths, whole) is not None
 
     def message(launch: Launch) -> str:
-        part = first_odd(launch)
+        part = odd_block(launch.model, _widths(launch), components)
         assert part is not None
+        run = launch.effective
         return (
-            f"{part.what} {part.side} on one rank must be a multiple of the "
-            f"{launch.model.quantization.group_size}-wide FP8 block, but is {part.size} "
-            f"(tp_size={launch.effective.tp_size}, attn_tp_size={launch.effective.attn_tp_size}, "
+            f"{_WHOSE[part.component]} {part.side} on one rank must be a multiple of the {part.block}-wide FP8 block, "
+            f"but is {part.size} (tp_size={run.tp_size}, attn_tp_size={run.attn_tp_size}, "
             f"moe_dense_tp_size={launch.asked.moe_dense_tp_size})"
         )
 
     def text(launch: Launch) -> str:
-        part = first_odd(launch)
+        part = odd_block(launch.model, _widths(launch), components)
         assert part is not None
-        block = launch.model.quantization.group_size
-        if part.side == "input":
-            return (
-                f"Weight input_size_per_partition = {part.size} is not divisible by weight quantization "
-                f"block_k = {block}."
-            )
-        return f"Weight output_partition_size = {part.size} is not divisible by weight quantization block_n = {block}."
+        return part.engine_text
 
     return Rule(
         id=rule_id,
         stage=Stage.MODEL,
         source="layers/quantization/fp8.py:606",
-        broken=lambda launch: first_odd(launch) is not None,
+        broken=broken,
         message=message,
         exception="ValueError",
         engine_text=text,
@@ -199,13 +204,13 @@ BEFORE_EXPERTS = (
         id="vision.heads",
         stage=Stage.MODEL,
         source="layers/attention/vision.py:1133",
-        broken=lambda launch: launch.target.is_multimodal and _KIMI_VISION_HEADS % launch.effective.attn_tp_size != 0,
+        broken=lambda launch: _splits_vision(launch) and _vision_heads(launch) % _vision_ranks(launch) != 0,
         message=lambda launch: (
-            f"the vision tower's {_KIMI_VISION_HEADS} heads must divide over attention TP, but "
-            f"{launch.effective.attn_tp_size} does not divide them (--mm-enable-dp-encoder replicates it)"
+            f"the vision tower's {_vision_heads(launch)} heads must divide over attention TP, but "
+            f"{_vision_ranks(launch)} does not divide them (--mm-enable-dp-encoder replicates it)"
         ),
         exception="AssertionError",
-        engine_text=lambda launch: f"{_KIMI_VISION_HEADS} is not divisible by {launch.effective.attn_tp_size}",
+        engine_text=lambda launch: f"{_vision_heads(launch)} is not divisible by {_vision_ranks(launch)}",
         needs=_WITH_ATTENTION,
         cuda_only=True,
     ),
@@ -221,13 +226,14 @@ BEFORE_EXPERTS = (
         ),
         exception="ValueError",
         engine_text=lambda launch: (
-            "VisionAttention shards over the attention TP group "
+            f"{_vision_class(launch)} shards over the attention TP group "
             f"({launch.effective.attn_tp_size} ranks) but all-reduces over the full TP group "
             f"({launch.effective.tp_size} ranks), so it does not support --attn-cp-size "
             f"{launch.effective.attn_cp_size} yet."
         ),
         needs=_WITH_ATTENTION,
         cuda_only=True,
+        since=release_0_5(22),
     ),
     Rule(
         id="pp.layers",
@@ -244,14 +250,10 @@ BEFORE_EXPERTS = (
         id="heads.divide",
         stage=Stage.MODEL,
         source="models/qwen3_moe.py:506, glm4_moe.py:237, gpt_oss.py:394, mixtral.py:139, deepseek_v2.py:2057",
-        broken=_heads_do_not_split,
-        message=lambda launch: (
-            "the attention heads must divide over attention TP, but "
-            f"{_attention_width(launch)} does not divide {launch.model.num_attention_heads} "
-            f"(tp_size={launch.effective.tp_size}, attn_dp_size={launch.effective.attn_dp_size}, "
-            f"attn_cp_size={launch.effective.attn_cp_size})"
-        ),
+        broken=lambda launch: undivided_heads(launch.model, _widths(launch)) is not None,
+        message=_heads_text,
         exception="AssertionError",
+        engine_text=_heads_engine_text,
         needs=_WITH_ATTENTION,
         cuda_only=True,
     ),
@@ -259,22 +261,45 @@ BEFORE_EXPERTS = (
         id="kv_heads.divide",
         stage=Stage.MODEL,
         source="models/qwen3_moe.py:512",
-        broken=_kv_heads_do_not_split,
-        message=lambda launch: (
-            "the KV heads must divide over attention TP or attention TP over them, but "
-            f"{launch.model.num_kv_heads} KV heads and {_attention_width(launch)} ranks do not"
-        ),
+        broken=lambda launch: undivided_kv_heads(launch.model, _widths(launch)) is not None,
+        message=_kv_heads_text,
         exception="AssertionError",
         needs=_WITH_ATTENTION,
         cuda_only=True,
     ),
-    _mlp_rule("dense.divides", _dense),
-    _block_rule("quant.fp8_block.linear", _early_parts),
+    Rule(
+        id="linear_heads.divide",
+        stage=Stage.MODEL,
+        source="layers/attention/mamba/mamba.py:249, layers/linear.py:693",
+        broken=lambda launch: undivided_linear_heads(launch.model, _widths(launch)) is not None,
+        message=_linear_heads_text,
+        exception="AssertionError",
+        engine_text=_linear_heads_engine_text,
+        needs=_WITH_ATTENTION,
+        cuda_only=True,
+    ),
+    _width_rule("dense.divides", Component.DENSE),
+    _block_rule("quant.fp8_block.linear", Component.ATTENTION, Component.DENSE),
 )
 
 AFTER_EXPERTS = (
-    _mlp_rule("shared.divides", _shared),
-    _block_rule("quant.fp8_block.shared", _late_parts),
+    _width_rule("shared.divides", Component.SHARED),
+    _block_rule("quant.fp8_block.shared", Component.SHARED),
+    Rule(
+        id="pp.supported",
+        stage=Stage.MODEL,
+        source="model_executor/model_runner.py:514",
+        broken=lambda launch: (
+            launch.effective.pp_size > 1 and not ARCHITECTURES[launch.model.architecture].has_pipeline
+        ),
+        message=lambda launch: (
+            f"{launch.model.architecture} does not run in pipeline stages, so pp_size must be 1 "
+            f"(pp_size={launch.effective.pp_size})"
+        ),
+        exception="AssertionError",
+        engine_text=says("Pipeline Parallel is not compatible with this model."),
+        needs=_SIZED,
+    ),
     Rule(
         id="attn_cp.moe_dp_with_attn_dp",
         stage=Stage.MODEL,
@@ -287,5 +312,25 @@ AFTER_EXPERTS = (
         ),
         exception="NotImplementedError",
         engine_text=says("a MoE on the TP group with moe_dp_size == attn_cp_size under attention DP and attention CP"),
+        since=release_0_5(21),
+    ),
+    Rule(
+        id="attn_cp.architecture",
+        stage=Stage.MODEL,
+        source="layers/layer_boundary/factories.py:553",
+        broken=lambda launch: (
+            _updates_at_exit(launch)
+            and launch.model.is_moe
+            and launch.effective.attn_cp_size > launch.effective.moe_dp_size
+            and launch.effective.moe_a2a_backend == "none"
+        ),
+        message=lambda launch: (
+            f"{launch.model.architecture}'s experts cannot be gathered over attention CP, so attn_cp_size must be 1 "
+            f"(attn_cp_size={launch.effective.attn_cp_size}, moe_dp_size={launch.effective.moe_dp_size})"
+        ),
+        exception="NotImplementedError",
+        engine_text=says("an update applied at the stage's exit with a MoE gathered over the MoE-CP group"),
+        needs=_SIZED,
+        since=release_0_5(21),
     ),
 )

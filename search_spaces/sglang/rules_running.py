@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from search_spaces.architectures.table import ARCHITECTURES
 from search_spaces.model import Scheme
+from search_spaces.sglang.cuda_graphs import decode_graph_sizes
+from search_spaces.sglang.dispatch_tokens import decode_graph_requests, decode_graph_tokens, tokens_per_request
 from search_spaces.sglang.experts import (
     DEEPEP_CAPACITY,
     DEEPEP_CLASS,
@@ -11,11 +14,10 @@ from search_spaces.sglang.experts import (
     runner_of_experts,
     scheme_of_experts,
 )
-from search_spaces.sglang.memory_defaults import decode_graph_batch_sizes
 from search_spaces.sglang.rule import ATTENTION, CHOICES, SIZES, Launch, Rule, says
-from search_spaces.sglang.rules_budgets import decode_graph_requests
 from search_spaces.sglang.target import DEEPSEEK_FAMILY
-from search_spaces.verdict import Stage
+from search_spaces.sglang.versions import release_0_5
+from search_spaces.verdict import Evidence, Stage
 
 _SIZED = frozenset({CHOICES, SIZES})
 
@@ -26,26 +28,49 @@ _DEEPEP_HIDDEN_SIZES = frozenset({2048, 2560, 4096, 5120, 6144, 7168, 8192})
 
 def _low_latency_tokens(launch: Launch) -> int:
     """Decode tokens that one rank dispatches from the largest graph."""
-    return -(-decode_graph_requests(launch) // launch.effective.attn_tp_size)
+    return -(-decode_graph_tokens(launch.effective) // launch.effective.attn_tp_size)
 
 
 def _graph_alignment(launch: Launch) -> int:
     """What every captured batch size must be a multiple of (utils/common.py:4168)."""
     run = launch.effective
     gathers = run.attn_dp_size > 1 or run.moe_a2a_backend != "none" or run.moe_dense_tp_size is not None
-    alignment = run.attn_tp_size if gathers else 1
+    alignment = (2 if run.enable_two_batch_overlap else 1) * (run.attn_tp_size if gathers else 1)
     return alignment * run.attn_cp_size if alignment % run.attn_cp_size != 0 else alignment
 
 
 def _captures_nothing(launch: Launch) -> bool:
+    """A limit on requests below the largest size is captured too, rounded up (base_cuda_graph_runner.py:92)."""
+    run = launch.effective
     alignment = _graph_alignment(launch)
-    sizes = decode_graph_batch_sizes(launch.effective.cuda_graph_max_bs_decode or 0)
-    return all(size % alignment != 0 for size in sizes)
+    sizes = decode_graph_sizes(run)
+    requests = None if run.max_running_requests is None else max(1, run.max_running_requests // run.attn_dp_size)
+    if requests is not None and max(sizes, default=0) > -(-requests // alignment) * alignment:
+        return False
+    width = 1 if run.enable_two_batch_overlap else tokens_per_request(run)
+    return all(size * width % alignment != 0 for size in sizes)
 
 
 def _captures_decode(launch: Launch) -> bool:
     run = launch.effective
-    return not (run.moe_a2a_backend == "deepep" and run.deepep_mode == "normal")
+    return run.cuda_graph_backend_decode != "disabled" and run.disaggregation_mode != "prefill"
+
+
+START = (
+    Rule(
+        id="schedule.policy_needs_cache",
+        stage=Stage.INIT,
+        source="managers/schedule_policy.py:344",
+        concerns=frozenset({"schedule_policy"}),
+        broken=lambda launch: (
+            launch.asked.schedule_policy == "shortest-prefill-first" and launch.effective.disable_radix_cache
+        ),
+        message=says("--schedule-policy shortest-prefill-first needs the radix cache (disable_radix_cache)"),
+        exception="ValueError",
+        engine_text=says("Unknown schedule_policy: policy='shortest-prefill-first'"),
+        evidence=Evidence.READ,
+    ),
+)
 
 
 MEMORY_AND_GRAPHS = (
@@ -76,8 +101,8 @@ MEMORY_AND_GRAPHS = (
         message=lambda launch: (
             f"--moe-a2a-backend {launch.effective.moe_a2a_backend} takes at most "
             f"{launch.limit(DEEPEP_CAPACITY, 128)} decode tokens a rank, but graphs of "
-            f"{decode_graph_requests(launch)} requests over attention TP {launch.effective.attn_tp_size} make "
-            f"{_low_latency_tokens(launch)}; lower cuda_graph_max_bs_decode and max_running_requests"
+            f"{decode_graph_requests(launch.effective)} requests over attention TP {launch.effective.attn_tp_size} "
+            f"make {_low_latency_tokens(launch)}; lower cuda_graph_max_bs_decode and max_running_requests"
         ),
         exception="Exception",
         engine_text=says(
@@ -123,23 +148,10 @@ def _deepep_has_ranks(ep_size: int) -> bool:
     return ep_size in (2, 4, 8) or (ep_size % 8 == 0 and ep_size // 8 in (2, 4, 8, 16))
 
 
+_NVLINK_BETWEEN_NODES = frozenset({"gb200", "gb300"})
+"""GPUs that are sold in racks with one NVLink domain."""
+
 FORWARD = (
-    Rule(
-        id="dispatch.mode",
-        stage=Stage.FORWARD,
-        source="layers/moe/token_dispatcher/mooncake.py:107, nixl.py:150",
-        broken=lambda launch: (
-            launch.effective.moe_a2a_backend in ("mooncake", "nixl") and launch.effective.deepep_mode != "low_latency"
-        ),
-        message=lambda launch: (
-            f"--moe-a2a-backend {launch.effective.moe_a2a_backend} needs --deepep-mode low_latency, but it is "
-            f"{launch.effective.deepep_mode}"
-        ),
-        exception="NotImplementedError",
-        engine_text=lambda launch: (
-            f"Normal mode is not supported for {launch.effective.moe_a2a_backend.capitalize()} EP yet."
-        ),
-    ),
     Rule(
         id="deepep.gpt_oss",
         stage=Stage.FORWARD,
@@ -225,6 +237,7 @@ FORWARD = (
             "with MXFP4 or NVFP4 routed experts; on SM90 load a block-FP8 checkpoint with a DeepGEMM that "
             "ships fp8_mega_moe."
         ),
+        since=release_0_5(21),
     ),
     Rule(
         id="runner.flashinfer_trtllm.gpu",
@@ -247,12 +260,41 @@ FORWARD = (
         broken=lambda launch: (
             launch.effective.moe_runner_backend == "cutlass"
             and scheme_of_experts(launch) is Scheme.FP8_BLOCK
-            and launch.target.quantization is None
+            and launch.effective.quantization is None
             and launch.effective.ep_size > 1
         ),
         message=lambda launch: (
             f"--moe-runner-backend cutlass needs ep_size 1 for FP8 experts, but it is {launch.effective.ep_size}"
         ),
+    ),
+    Rule(
+        id="ascend.gpu",
+        stage=Stage.FORWARD,
+        source="layers/moe/fused_moe_triton/layer.py:1666, hardware_backend/npu/moe/fuseep.py",
+        backends=frozenset({"ascend_fuseep"}),
+        broken=lambda launch: launch.model.is_moe and launch.effective.moe_a2a_backend == "ascend_fuseep",
+        message=lambda launch: (
+            f"--moe-a2a-backend ascend_fuseep runs kernels of Ascend NPUs, which {launch.cluster.gpu.key} is not"
+        ),
+        cuda_only=True,
+    ),
+    Rule(
+        id="megamoe.nodes",
+        stage=Stage.FORWARD,
+        source="https://github.com/sgl-project/sglang/issues/36303",
+        backends=frozenset({"megamoe"}),
+        broken=lambda launch: (
+            launch.model.is_moe
+            and launch.effective.moe_a2a_backend == "megamoe"
+            and launch.asked.nnodes > 1
+            and launch.cluster.gpu.key not in _NVLINK_BETWEEN_NODES
+            and not falls_back_from_megamoe(launch)
+        ),
+        message=lambda launch: (
+            "--moe-a2a-backend megamoe reads the other ranks' memory over NVLink, which does not reach across "
+            f"{launch.asked.nnodes} nodes of {launch.cluster.gpu.key}"
+        ),
+        evidence=Evidence.UNCERTAIN,
     ),
     Rule(
         id="megamoe.architecture",
@@ -267,10 +309,12 @@ FORWARD = (
     Rule(
         id="attn_dp.architecture",
         stage=Stage.UNDETECTED,
-        source="models/mixtral.py:137",
-        broken=lambda launch: launch.effective.attn_dp_size > 1 and launch.model.architecture == "MixtralForCausalLM",
+        source="models/mixtral.py:137, llama.py:181, gemma4_causal.py:323",
+        broken=lambda launch: (
+            launch.effective.attn_dp_size > 1 and ARCHITECTURES[launch.model.architecture].ignores_attention_dp
+        ),
         message=lambda launch: (
-            "MixtralForCausalLM splits attention over all of tp_size and ignores attn_dp_size "
+            f"{launch.model.architecture} splits attention over all of tp_size and ignores attn_dp_size "
             f"(attn_dp_size={launch.effective.attn_dp_size}); its results would be wrong"
         ),
     ),

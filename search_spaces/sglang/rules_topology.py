@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from search_spaces.sglang.rule import SIZES, Launch, Rule, says
-from search_spaces.sglang.versions import EngineVersion
+from search_spaces.sglang.rule import SIZES, WIDTHS, Launch, Rule, says, worded
+from search_spaces.sglang.versions import release_0_5
 from search_spaces.verdict import Stage
 
 _ANYWAY: frozenset[str] = frozenset()
 _SIZED = frozenset({SIZES})
-_TOPOLOGY_CHECKED_SINCE = EngineVersion(0, 5, 21)
-_TOPOLOGY_CHECKED_BEFORE = EngineVersion(0, 5, 20)
+_TOPOLOGY_CHECKED_SINCE = release_0_5(21)
+_TOPOLOGY_CHECKED_BEFORE = release_0_5(20)
 
 
 def _divides_not(divisor: int, number: int) -> bool:
@@ -17,15 +17,20 @@ def _divides_not(divisor: int, number: int) -> bool:
 
 
 def _attention_groups(launch: Launch) -> str:
-    asked = launch.asked
+    asked = launch.declared
     return (
         f"tp_size must be divisible by attn_dp_size * attn_cp_size, but {asked.attn_dp_size} * "
         f"{asked.attn_cp_size} does not divide {asked.tp_size}"
     )
 
 
+def _dp_size(launch: Launch) -> int:
+    """`--dp-size` as releases before 0.5.22 take it: replicas, or attention data parallelism."""
+    return launch.declared.dp_size * launch.declared.attn_dp_size
+
+
 def _expert_groups(launch: Launch) -> str:
-    asked = launch.asked
+    asked = launch.declared
     return f"(tp_size={asked.tp_size}, ep_size={asked.ep_size}, moe_dp_size={asked.moe_dp_size})"
 
 
@@ -34,35 +39,51 @@ ATTENTION_GROUPS = (
         id="attn_dp.positive",
         stage=Stage.RESOLVE,
         source="arg_groups/parallel_hook.py:286",
-        broken=lambda launch: launch.asked.attn_dp_size < 1,
-        message=lambda launch: f"attn_dp_size must be at least 1, but is {launch.asked.attn_dp_size}",
+        broken=lambda launch: launch.declared.attn_dp_size < 1,
+        message=lambda launch: f"attn_dp_size must be at least 1, but is {launch.declared.attn_dp_size}",
         exception="ValueError",
-        engine_text=lambda launch: f"--attn-dp-size must be positive (got {launch.asked.attn_dp_size}).",
+        engine_text=lambda launch: f"--attn-dp-size must be positive (got {launch.declared.attn_dp_size}).",
         needs=_ANYWAY,
+        since=release_0_5(22),
+    ),
+    Rule(
+        id="attn_dp.positive",
+        stage=Stage.RESOLVE,
+        source="0.5.21 arg_groups/parallel_hook.py:240 (tp_size % dp_size)",
+        broken=lambda launch: launch.declared.attn_dp_size == 0,
+        message=says("dp_size must be at least 1 with enable_dp_attention, but is 0"),
+        exception="ZeroDivisionError",
+        engine_text=says("integer modulo by zero"),
+        needs=_ANYWAY,
+        until=release_0_5(21),
     ),
     Rule(
         id="attn_dp.with_dp",
         stage=Stage.RESOLVE,
         source="arg_groups/parallel_hook.py:288",
-        broken=lambda launch: launch.asked.attn_dp_size > 1 and launch.asked.dp_size > 1,
+        broken=lambda launch: launch.declared.attn_dp_size > 1 and launch.declared.dp_size > 1,
         message=lambda launch: (
             "replicas and attention data parallelism cannot be combined "
-            f"(dp_size={launch.asked.dp_size}, attn_dp_size={launch.asked.attn_dp_size})"
+            f"(dp_size={launch.declared.dp_size}, attn_dp_size={launch.declared.attn_dp_size})"
         ),
         exception="ValueError",
         engine_text=lambda launch: (
-            f"--dp-size {launch.asked.dp_size} with --attn-dp-size {launch.asked.attn_dp_size}: data-parallel "
+            f"--dp-size {launch.declared.dp_size} with --attn-dp-size {launch.declared.attn_dp_size}: data-parallel "
             "replicas combined with attention data parallelism are not supported."
         ),
         needs=_ANYWAY,
+        since=release_0_5(22),
     ),
     Rule(
         id="attn_dp.divides",
         stage=Stage.RESOLVE,
         source="arg_groups/parallel_hook.py:326",
-        broken=lambda launch: launch.asked.attn_dp_size > 1 and launch.asked.tp_size % launch.asked.attn_dp_size != 0,
+        broken=lambda launch: (
+            launch.declared.attn_dp_size > 1 and launch.declared.tp_size % launch.declared.attn_dp_size != 0
+        ),
         message=lambda launch: (
-            f"attn_dp_size must divide tp_size, but {launch.asked.attn_dp_size} does not divide {launch.asked.tp_size}"
+            f"attn_dp_size must divide tp_size, but {launch.declared.attn_dp_size} does not divide "
+            f"{launch.declared.tp_size}"
         ),
         exception="AssertionError",
         needs=_ANYWAY,
@@ -72,22 +93,31 @@ ATTENTION_GROUPS = (
         stage=Stage.RESOLVE,
         source="arg_groups/overrides.py:1425",
         broken=lambda launch: (
-            launch.asked.enable_dp_lm_head and launch.asked.attn_dp_size == 1 and launch.asked.dp_size > 1
+            launch.declared.enable_dp_lm_head and launch.declared.attn_dp_size == 1 and launch.declared.dp_size != 1
         ),
         message=lambda launch: (
-            f"enable_dp_lm_head needs attention data parallelism (attn_dp_size=1, dp_size={launch.asked.dp_size})"
+            f"enable_dp_lm_head needs attention data parallelism (attn_dp_size=1, dp_size={launch.declared.dp_size})"
         ),
         exception="AssertionError",
-        engine_text=says("--enable-dp-lm-head requires attention DP (--attn-dp-size)."),
+        engine_text=worded(
+            (release_0_5(9), "Please enable dp attention when setting enable_dp_lm_head."),
+            (release_0_5(22), "--enable-dp-lm-head requires attention DP (--attn-dp-size)."),
+        ),
         needs=_ANYWAY,
     ),
+)
+
+CONTEXT_GROUPS = (
     Rule(
         id="attn_cp.divides",
         stage=Stage.RESOLVE,
         source="arg_groups/parallel_hook.py:159",
-        broken=lambda launch: launch.asked.attn_cp_size > 1 and launch.asked.tp_size % launch.asked.attn_cp_size != 0,
+        broken=lambda launch: (
+            launch.declared.attn_cp_size > 1 and launch.declared.tp_size % launch.declared.attn_cp_size != 0
+        ),
         message=lambda launch: (
-            f"attn_cp_size must divide tp_size, but {launch.asked.attn_cp_size} does not divide {launch.asked.tp_size}"
+            f"attn_cp_size must divide tp_size, but {launch.declared.attn_cp_size} does not divide "
+            f"{launch.declared.tp_size}"
         ),
         exception="AssertionError",
         engine_text=says("tp_size must be divisible by attn_cp_size"),
@@ -98,13 +128,45 @@ ATTENTION_GROUPS = (
         stage=Stage.RESOLVE,
         source="arg_groups/parallel_hook.py:162",
         broken=lambda launch: (
-            launch.asked.attn_cp_size > 1
-            and _divides_not(launch.asked.attn_dp_size * launch.asked.attn_cp_size, launch.asked.tp_size)
+            launch.declared.attn_cp_size > 1
+            and _divides_not(launch.declared.attn_dp_size * launch.declared.attn_cp_size, launch.declared.tp_size)
         ),
         message=_attention_groups,
         exception="AssertionError",
         engine_text=says("tp_size must be divisible by attn_dp_size * attn_cp_size"),
         needs=_ANYWAY,
+        since=release_0_5(22),
+    ),
+    Rule(
+        id="attn_cp.with_attn_dp",
+        stage=Stage.RESOLVE,
+        source="0.5.21 arg_groups/parallel_hook.py:71",
+        broken=lambda launch: (
+            launch.declared.attn_cp_size > 1
+            and _divides_not(_dp_size(launch) * launch.declared.attn_cp_size, launch.declared.tp_size)
+        ),
+        message=lambda launch: (
+            f"tp_size must be divisible by dp_size * attn_cp_size, replicas or not, but {_dp_size(launch)} * "
+            f"{launch.declared.attn_cp_size} does not divide {launch.declared.tp_size}"
+        ),
+        exception="AssertionError",
+        engine_text=says("tp_size must be divisible by dp_size * attn_cp_size"),
+        needs=_ANYWAY,
+        until=release_0_5(21),
+    ),
+    Rule(
+        id="attn_cp.with_pp",
+        stage=Stage.RESOLVE,
+        source="0.5.9 server_args.py:2092",
+        broken=lambda launch: launch.declared.attn_cp_size > 1 and launch.asked.pp_size != 1,
+        message=lambda launch: (
+            "attention context parallelism and pipeline parallelism cannot be combined "
+            f"(attn_cp_size={launch.declared.attn_cp_size}, pp_size={launch.asked.pp_size})"
+        ),
+        exception="AssertionError",
+        engine_text=says("PP is not supported with context parallelism"),
+        needs=_ANYWAY,
+        until=release_0_5(9),
     ),
 )
 
@@ -113,9 +175,12 @@ EXPERT_DATA_GROUPS = (
         id="moe_dp.divides",
         stage=Stage.RESOLVE,
         source="arg_groups/parallel_hook.py:172",
-        broken=lambda launch: launch.asked.moe_dp_size > 1 and launch.asked.tp_size % launch.asked.moe_dp_size != 0,
+        broken=lambda launch: (
+            launch.declared.moe_dp_size > 1 and launch.declared.tp_size % launch.declared.moe_dp_size != 0
+        ),
         message=lambda launch: (
-            f"moe_dp_size must divide tp_size, but {launch.asked.moe_dp_size} does not divide {launch.asked.tp_size}"
+            f"moe_dp_size must divide tp_size, but {launch.declared.moe_dp_size} does not divide "
+            f"{launch.declared.tp_size}"
         ),
         exception="AssertionError",
         engine_text=says("tp_size must be divisible by moe_dp_size"),
@@ -126,7 +191,8 @@ EXPERT_DATA_GROUPS = (
         stage=Stage.RESOLVE,
         source="arg_groups/parallel_hook.py:175",
         broken=lambda launch: (
-            launch.asked.moe_dp_size > 1 and launch.asked.ep_size * launch.asked.moe_dp_size > launch.asked.tp_size
+            launch.declared.moe_dp_size > 1
+            and launch.declared.ep_size * launch.declared.moe_dp_size > launch.declared.tp_size
         ),
         message=lambda launch: f"ep_size * moe_dp_size must not exceed tp_size {_expert_groups(launch)}",
         exception="AssertionError",
@@ -137,10 +203,10 @@ EXPERT_DATA_GROUPS = (
         id="moe_dp.with_pp",
         stage=Stage.RESOLVE,
         source="arg_groups/parallel_hook.py:178",
-        broken=lambda launch: launch.asked.moe_dp_size > 1 and launch.asked.pp_size != 1,
+        broken=lambda launch: launch.declared.moe_dp_size > 1 and launch.declared.pp_size != 1,
         message=lambda launch: (
             "MoE data parallelism and pipeline parallelism cannot be combined "
-            f"(moe_dp_size={launch.asked.moe_dp_size}, pp_size={launch.asked.pp_size})"
+            f"(moe_dp_size={launch.declared.moe_dp_size}, pp_size={launch.declared.pp_size})"
         ),
         exception="AssertionError",
         engine_text=says("PP is not supported with context parallelism"),
@@ -151,9 +217,9 @@ EXPERT_DATA_GROUPS = (
         stage=Stage.RESOLVE,
         source="arg_groups/parallel_hook.py:181",
         broken=lambda launch: (
-            launch.asked.moe_dp_size > 1
-            and launch.asked.ep_size > 1
-            and launch.asked.ep_size * launch.asked.moe_dp_size < launch.asked.tp_size
+            launch.declared.moe_dp_size > 1
+            and launch.declared.ep_size > 1
+            and launch.declared.ep_size * launch.declared.moe_dp_size < launch.declared.tp_size
         ),
         message=lambda launch: (
             "with both MoE data parallelism and expert parallelism, ep_size * moe_dp_size must be tp_size "
@@ -167,14 +233,15 @@ EXPERT_DATA_GROUPS = (
         id="moe_dp.is_attn_cp",
         stage=Stage.RESOLVE,
         source="arg_groups/parallel_hook.py:190",
-        broken=lambda launch: launch.asked.moe_dp_size not in (1, launch.asked.attn_cp_size),
+        broken=lambda launch: launch.declared.moe_dp_size not in (1, launch.declared.attn_cp_size),
         message=lambda launch: (
-            f"moe_dp_size must be 1 or attn_cp_size (moe_dp_size={launch.asked.moe_dp_size}, "
-            f"attn_cp_size={launch.asked.attn_cp_size})"
+            f"moe_dp_size must be 1 or attn_cp_size (moe_dp_size={launch.declared.moe_dp_size}, "
+            f"attn_cp_size={launch.declared.attn_cp_size})"
         ),
         exception="AssertionError",
         engine_text=says("attn_cp_size != moe_dp_size is only supported when moe_dp_size == 1"),
         needs=_ANYWAY,
+        since=release_0_5(11),
     ),
 )
 
@@ -235,10 +302,21 @@ TOPOLOGY = (
         needs=_ANYWAY,
     ),
     Rule(
+        id="moe_dp.zero",
+        stage=Stage.PUBLISH,
+        source="0.5.10 entrypoints/engine.py:1271",
+        broken=lambda launch: launch.declared.moe_dp_size == 0,
+        message=says("moe_dp_size must be at least 1, but is 0"),
+        exception="ZeroDivisionError",
+        engine_text=says("integer division or modulo by zero"),
+        needs=_ANYWAY,
+        until=release_0_5(10),
+    ),
+    Rule(
         id="ep.divides",
         stage=Stage.PUBLISH,
         source="runtime_context.py:347",
-        broken=lambda launch: launch.asked.tp_size > 0 and _leaves_ranks_over(launch),
+        broken=lambda launch: launch.asked.tp_size > 0 and launch.asked.dcp_size <= 1 and _leaves_ranks_over(launch),
         message=_topology,
         exception="ValueError",
         engine_text=_topology_text,
@@ -259,6 +337,30 @@ TOPOLOGY = (
         until=_TOPOLOGY_CHECKED_BEFORE,
     ),
     Rule(
+        id="ep.exceeds_tp_under_dcp",
+        stage=Stage.INIT,
+        source="runtime_context.py:129",
+        broken=lambda launch: launch.asked.dcp_size > 1 and _has_divisors(launch) and _moe_tp(launch) == 0,
+        message=lambda launch: (
+            f"{_topology(launch)}: {launch.effective.tp_size} // {launch.effective.moe_dp_size} // "
+            f"{launch.effective.ep_size} = 0"
+        ),
+        exception="ZeroDivisionError",
+        engine_text=says("integer division or modulo by zero"),
+        needs=frozenset({WIDTHS}),
+        since=_TOPOLOGY_CHECKED_SINCE,
+    ),
+    Rule(
+        id="ep.divides_under_dcp",
+        stage=Stage.INIT,
+        source="runtime_context.py:347 (the main process skips it under decode context parallelism, :1567)",
+        broken=lambda launch: launch.asked.tp_size > 0 and launch.asked.dcp_size > 1 and _leaves_ranks_over(launch),
+        message=_topology,
+        exception="ValueError",
+        engine_text=_topology_text,
+        since=_TOPOLOGY_CHECKED_SINCE,
+    ),
+    Rule(
         id="ep.negative",
         stage=Stage.INIT,
         source="runtime_context.py:347",
@@ -270,11 +372,21 @@ TOPOLOGY = (
             f"0 <= moe_ep_rank < moe_ep_size\n  0 is not a rank of {launch.effective.ep_size}"
         ),
         needs=_ANYWAY,
+        since=release_0_5(21),
     ),
 )
 
 
 FLOORED = (
+    Rule(
+        id="ep.negative",
+        stage=Stage.UNDETECTED,
+        source="0.5.20 entrypoints/engine.py:1904 (no lower bound)",
+        broken=lambda launch: launch.effective.ep_size < 0,
+        message=lambda launch: f"ep_size must be at least 1, but is {launch.effective.ep_size}",
+        needs=_ANYWAY,
+        until=release_0_5(20),
+    ),
     Rule(
         id="ep.floored",
         stage=Stage.UNDETECTED,

@@ -38,3 +38,8 @@ class EngineVersion:
 
 OLDEST = EngineVersion(0, 5, 9)
 NEWEST = EngineVersion(0, 5, 23)
+
+
+def release_0_5(patch: int) -> EngineVersion:
+    """0.5.`patch`."""
+    return EngineVersion(0, 5, patch)

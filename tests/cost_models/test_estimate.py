@@ -14,8 +14,9 @@ from cost_models.compute import roofline_s
 from cost_models.constants import DEFAULT
 from cost_models.estimate import predict
 from cost_models.prediction import DoesNotFit, Prediction
-from search_spaces.catalogue import load_model, parse_cluster
+from search_spaces.catalogue import load_model, model_names, parse_cluster
 from search_spaces.layout import Layout
+from search_spaces.sglang.rules import judge
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.space import enumerate_space
 from search_spaces.workload import Workload
@@ -181,3 +182,14 @@ def test_kimi_alone_on_eight_pcie_cards_runs_near_the_measured_speed():
     assert 1 / pipeline.points[0].tpot_s == pytest.approx(36.9, rel=0.3)
     assert dict(experts.step.parts)["communication"] > 0
     assert dict(pipeline.step.parts)["communication"] == 0
+
+
+@pytest.mark.parametrize("name", model_names())
+def test_every_model_of_the_catalogue_has_a_time_or_does_not_fit(name):
+    model, cluster = load_model(name), parse_cluster("8xb200")
+    for asked in (Layout(tp_size=8), Layout(tp_size=4, pp_size=2), Layout(tp_size=8, attn_dp_size=8, ep_size=8)):
+        verdict = judge(asked, model, cluster, suggest=False)
+        if verdict.violations:
+            continue
+        predicted = predict(model, cluster, verdict.effective, Workload())
+        assert isinstance(predicted, DoesNotFit) or all(point.output_tok_per_s > 0 for point in predicted.points)

@@ -2,8 +2,17 @@ from __future__ import annotations
 
 import pytest
 
-from search_spaces.catalogue import gpu_keys, hub_id, load_gpu, load_model, model_names, parse_cluster
-from search_spaces.errors import MalformedError, UnknownNameError
+from search_spaces.catalogue import (
+    aliases,
+    gpu_keys,
+    hub_id,
+    load_gpu,
+    load_model,
+    model_files,
+    model_names,
+    parse_cluster,
+)
+from search_spaces.errors import MalformedError, UnknownNameError, UnsupportedError
 from search_spaces.hardware import LinkKind
 from search_spaces.model import Component, Scheme
 
@@ -13,7 +22,11 @@ def test_every_model_loads_under_its_own_name_and_says_where_it_is_from(name):
     model = load_model(name)
     assert model.name == name
     assert model.source
-    assert 0 < model.experts_per_token <= model.num_experts
+    assert len(model.blocks) == model.num_layers
+    if model.is_moe:
+        assert 0 < model.experts_per_token <= model.num_experts
+    else:
+        assert model.num_dense_layers == model.num_layers
 
 
 @pytest.mark.parametrize("key", gpu_keys())
@@ -33,7 +46,14 @@ def test_every_gpu_loads_under_its_own_key_and_says_where_its_figures_are_from(k
         ("KIMI_K2_6", "kimi-k2.6"),
         ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking-int4"),
         ("Qwen/Qwen3-30B-A3B", "qwen3-30b-a3b"),
-        ("deepseek-ai/DeepSeek-R1", "deepseek-v3"),
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1"),
+        ("deepseek-ai/DeepSeek-V3.2", "deepseek-v32"),
+        ("nvidia/Kimi-K2.6-NVFP4", "kimi-k2.6-nvfp4"),
+        ("GLM-5-NVFP4", "glm-5-nvfp4"),
+        ("Qwen3.5-397B", "qwen3.5-397b-a17b"),
+        ("llama-3.1-70b-instruct", "llama-3.1-70b"),
+        ("gpt-oss", "gpt-oss-120b"),
+        ("nvidia/NVIDIA-Nemotron-3-Super-120B-A12B-FP8", "nemotron-3-super-fp8"),
     ],
 )
 def test_models_are_found_under_the_names_people_use(name, key):
@@ -48,6 +68,8 @@ def test_models_are_found_under_the_names_people_use(name, key):
         ("RTX_PRO_6000_SERVER", "rtx-pro-6000"),
         ("rtx pro 6000", "rtx-pro-6000"),
         ("RTX_PRO_6000_WS", "rtx-pro-6000-ws"),
+        ("RTX PRO 6000 Max-Q", "rtx-pro-6000-max-q"),
+        ("A100_40", "a100-40-pcie"),
         ("A100_80_SXM", "a100"),
         ("B200", "b200"),
         ("CPU", "cpu"),
@@ -62,6 +84,34 @@ def test_an_unknown_name_is_answered_with_the_known_ones_and_the_nearest():
         load_model("kimi-k26x")
     with pytest.raises(UnknownNameError, match=r"b200.*h100"):
         load_gpu("voodoo2")
+
+
+def test_no_name_stands_for_two_models():
+    claimed: dict[str, str] = {}
+    for key in model_names():
+        for name in {key, *aliases(key)}:
+            word = "".join(letter for letter in name.rsplit("/", 1)[-1].casefold() if letter.isalnum())
+            assert claimed.setdefault(word, key) == key, name
+
+
+def test_a_gpu_with_other_rules_is_refused_with_the_reason():
+    with pytest.raises(UnsupportedError, match="ROCm"):
+        load_gpu("MI300X")
+
+
+def test_the_three_editions_of_the_rtx_pro_6000_are_told_apart():
+    editions = [load_gpu(key) for key in ("rtx-pro-6000", "rtx-pro-6000-ws", "rtx-pro-6000-max-q")]
+    assert len({(gpu.memory_bytes_per_s, gpu.bf16_flop_per_s) for gpu in editions}) == 3
+    assert {gpu.memory_mib for gpu in editions} == {97887}
+
+
+def test_what_is_quantised_by_its_second_file_alone_is_read_from_it():
+    # nvidia/GLM-5-NVFP4: config.json names no quantisation
+    assert set(model_files("glm-5-nvfp4")) == {"config.json", "hf_quant_config.json"}
+    quantization = load_model("glm-5-nvfp4").quantization
+    assert quantization.scheme is Scheme.NVFP4
+    assert quantization.method == "modelopt_fp4"
+    assert not quantization.is_in_config
 
 
 def test_memory_is_what_the_driver_reports():

@@ -7,8 +7,8 @@ import pytest
 from search_spaces.catalogue import load_gpu, load_model
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
+from search_spaces.sglang.cuda_graphs import decode_graph_sizes, prefill_graph_sizes
 from search_spaces.sglang.memory_defaults import (
-    decode_graph_batch_sizes,
     default_chunked_prefill_size,
     default_decode_graph_max_bs,
 )
@@ -82,5 +82,31 @@ def test_a_limit_on_requests_limits_the_graphs():
 
 
 def test_captured_batch_sizes_end_at_the_limit():
-    assert decode_graph_batch_sizes(20) == (1, 2, 4, 8, 12, 16, 20)
-    assert decode_graph_batch_sizes(512)[-3:] == (480, 496, 512)
+    assert decode_graph_sizes(Layout(cuda_graph_max_bs_decode=20)) == (1, 2, 4, 8, 12, 16, 20)
+    assert decode_graph_sizes(Layout(cuda_graph_max_bs_decode=512))[-3:] == (480, 496, 512)
+
+
+def test_drafts_capture_every_small_batch():
+    drafting = Layout(cuda_graph_max_bs_decode=12, speculative_algorithm="EAGLE")
+    assert decode_graph_sizes(drafting) == (1, 2, 3, 4, 5, 6, 7, 8, 10, 12)
+
+
+def test_sizes_that_are_asked_for_are_those_captured():
+    asked = Layout(cuda_graph_bs_decode=(1, 2, 4))
+    assert decode_graph_sizes(asked) == (1, 2, 4)
+    assert resolved("deepseek-v3", "h200", tp_size=8, cuda_graph_bs_decode=(1, 2, 4)).cuda_graph_max_bs_decode == 4
+
+
+def test_without_padding_every_batch_size_is_captured():
+    assert decode_graph_sizes(Layout(cuda_graph_max_bs_decode=5, disable_cuda_graph_padding=True)) == (1, 2, 3, 4, 5)
+
+
+def test_prefill_graphs_leave_out_a_limit_between_their_steps():
+    assert prefill_graph_sizes(50) == (4, 8, 12, 16, 20, 24, 28, 32, 48)
+
+
+def test_deepep_captures_prefill_in_multiples_of_eight():
+    sizes = resolved("deepseek-v3", "h200", tp_size=8, moe_a2a_backend="deepep").cuda_graph_bs_prefill
+    assert sizes is not None
+    assert all(size % 8 == 0 for size in sizes)
+    assert sizes[-1] == 2048

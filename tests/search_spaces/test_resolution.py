@@ -84,3 +84,56 @@ def test_sparse_attention_pages_64_tokens_whatever_is_asked():
     effective, adjustments = resolved(Layout(tp_size=8, page_size=16), "deepseek-v32")
     assert effective.page_size == 64
     assert [(a.name, a.before, a.after) for a in adjustments] == [("page_size", "16", "64")]
+
+
+def test_prefill_context_parallelism_takes_the_whole_tp_group_for_latent_attention():
+    effective, _ = resolved(Layout(tp_size=8, enable_prefill_cp=True, cp_strategy="zigzag"))
+    assert (effective.attn_cp_size, effective.ep_size, effective.moe_dense_tp_size) == (8, 8, 1)
+    assert effective.moe_a2a_backend == "deepep"
+
+
+def test_sparse_attention_keeps_a_context_group_that_is_asked_for():
+    asked = Layout(tp_size=8, enable_prefill_cp=True, cp_strategy="interleave", attn_cp_size=4)
+    assert resolved(asked, "deepseek-v32")[0].attn_cp_size == 4
+
+
+def test_weight_data_parallelism_widens_attention_and_experts():
+    effective, _ = resolved(Layout(tp_size=8, dwdp_size=8), "deepseek-v3-nvfp4", "b200")
+    assert (effective.attn_dp_size, effective.ep_size, effective.enable_dp_lm_head) == (8, 8, True)
+    assert effective.cuda_graph_backend_decode == "disabled"
+
+
+def test_speculation_limits_the_requests_and_fills_in_its_drafts():
+    effective, adjustments = resolved(Layout(tp_size=8, speculative_algorithm="nextn"))
+    drafts = (
+        effective.speculative_num_steps,
+        effective.speculative_eagle_topk,
+        effective.speculative_num_draft_tokens,
+    )
+    assert (effective.speculative_algorithm, drafts) == ("EAGLE", (3, 1, 4))
+    assert [(a.name, a.after) for a in adjustments] == [("max_running_requests", "48")]
+
+
+def test_a_deprecated_attention_backend_keeps_what_it_implied():
+    effective, _ = resolved(Layout(tp_size=8, attention_backend="tokenspeed_mla"), gpu="b200")
+    assert (effective.attention_backend, effective.kv_cache_dtype) == ("cutedsl_mla", "fp8_e4m3")
+
+
+def test_an_nvfp4_cache_brings_its_readers():
+    effective, _ = resolved(Layout(tp_size=8, kv_cache_dtype="nvfp4"), "qwen3-30b-a3b", "b200")
+    assert (effective.prefill_attention_backend, effective.decode_attention_backend) == ("trtllm_mha", "trtllm_mha")
+
+
+@given(LAYOUTS, MODELS, GPUS)
+def test_what_is_effective_stays_so(layout, model, gpu):
+    """The engine would not change what it has settled.
+
+    But for what attention data parallelism divides each time, and for `ascend_tp`, which is dropped after the
+    experts' runner was chosen for it.
+    """
+    effective, _ = resolved(layout, model, gpu)
+    if effective.attn_dp_size == 1 and layout.moe_a2a_backend != "ascend_tp" and gpu != "cpu":
+        assert (
+            resolved(effective, model, gpu)[0].changed(cuda_graph_max_bs_decode=effective.cuda_graph_max_bs_decode)
+            == effective
+        )

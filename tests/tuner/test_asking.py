@@ -68,9 +68,9 @@ def test_a_catalogue_name_is_a_model_that_the_engine_downloads(word: str) -> Non
         ("{", "cannot be read"),
         ("[1]", "not a JSON object"),
         ("{}", "architectures"),
-        (json.dumps({**QWEN, "architectures": ["LlamaForCausalLM"]}), "LlamaForCausalLM"),
+        (json.dumps({**QWEN, "architectures": ["PhiForCausalLM"]}), "PhiForCausalLM"),
         (json.dumps({k: v for k, v in QWEN.items() if k != "num_experts"}), "num_experts"),
-        (json.dumps({**QWEN, "num_experts": 0}), "experts"),
+        (json.dumps({**QWEN, "num_experts": -1}), "num_experts"),
         (json.dumps({**QWEN, "hidden_size": "wide"}), "hidden_size"),
     ],
 )

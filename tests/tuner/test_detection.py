@@ -15,6 +15,8 @@ from tuner.detection import found_cluster, installed_engine, known_gpu, parse_gp
     [
         ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 97887, "rtx-pro-6000"),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 97887, "rtx-pro-6000-ws"),
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 97887, "rtx-pro-6000-max-q"),
+        ("NVIDIA A100-PCIE-40GB", 40960, "a100-40-pcie"),
         ("NVIDIA H100 80GB HBM3", 81559, "h100"),
         ("NVIDIA H200", 143771, "h200"),
         ("NVIDIA B200", 183359, "b200"),

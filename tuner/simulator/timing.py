@@ -209,7 +209,7 @@ class StepTimer:
         m, ep = self._model, self._layout.ep_size
         touched = float(np.sum(1.0 - (1.0 - self._choice) ** tokens))
         mean = touched / ep
-        spread = math.sqrt(mean * (1.0 - 1.0 / ep) * (1.0 - touched / m.num_experts))
+        spread = math.sqrt(mean * (1.0 - 1.0 / ep) * (1.0 - touched / max(m.num_experts, 1)))
         fullest = min(mean + _EXPERT_SPREAD * math.sqrt(2.0 * math.log(ep)) * spread, m.num_experts / ep)
         params = m.expert_params / self._moe_tp
         weight_bytes = fullest * params * m.bytes_per_param(Component.ROUTED)
@@ -272,7 +272,7 @@ class StepTimer:
         match quantization.scheme:
             case Scheme.NONE | Scheme.INT4_GROUP:
                 return gpu.bf16_flop_per_s
-            case Scheme.FP8_BLOCK | Scheme.FP8_CHANNEL:
+            case Scheme.FP8_BLOCK | Scheme.FP8_CHANNEL | Scheme.FP8_TENSOR | Scheme.MXFP8:
                 return gpu.fp8_flop_per_s or gpu.bf16_flop_per_s
             case Scheme.NVFP4 | Scheme.MXFP4:
                 return gpu.fp4_flop_per_s or gpu.bf16_flop_per_s

@@ -34,7 +34,7 @@ def test_words_that_cannot_be_read_end_with_usage_and_2(launch, flags, message):
 def test_an_unknown_model_is_refused_with_the_known_ones(launch):
     with launch(model="kimi-k9") as simulator:
         assert simulator.exit_code() == 2
-        assert "unknown model 'kimi-k9'; did you mean kimi-k2?" in simulator.log
+        assert "unknown model 'kimi-k9'; did you mean kimi-k3?" in simulator.log
 
 
 @pytest.mark.parametrize(

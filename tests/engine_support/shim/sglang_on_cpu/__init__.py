@@ -9,11 +9,21 @@ imported and never used (`absent`), and three places that were written with a GP
 from __future__ import annotations
 
 import sys
+from typing import Any
 
-from sglang_on_cpu.absent import AbsentPackages
-from sglang_on_cpu.patches import PatchedModules
+from sglang_on_cpu.absent import GPU_PACKAGES, PACKAGES, AbsentPackages
+from sglang_on_cpu.patches import CONFIGURATION_PATCHES, PATCHES, PatchedModules
 
 
 def install() -> None:
-    sys.meta_path.insert(0, PatchedModules())
-    sys.meta_path.append(AbsentPackages())
+    sys.meta_path.insert(0, PatchedModules(PATCHES))
+    sys.meta_path.append(AbsentPackages(PACKAGES))
+
+
+def install_with_gpus(card: Any) -> None:
+    """For judging launches on GPUs of a kind that this machine doesn't have; nothing can be run on them."""
+    from sglang_on_cpu import gpus  # noqa: PLC0415 - torch is slow to import
+
+    gpus.install(card)
+    sys.meta_path.insert(0, PatchedModules(CONFIGURATION_PATCHES))
+    sys.meta_path.append(AbsentPackages(PACKAGES | GPU_PACKAGES))

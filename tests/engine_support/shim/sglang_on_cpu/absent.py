@@ -18,6 +18,17 @@ from types import ModuleType
 
 PACKAGES = frozenset({"sgl_kernel", "torchvision", "triton"})
 
+GPU_PACKAGES = frozenset(
+    {
+        # Those that the wheel asks for.
+        *("cuda", "cutlass", "deep_ep", "deep_gemm", "flash_attn", "flash_mla", "flashinfer", "humming"),
+        *("quack", "tilelang"),
+        # All-to-all backends that are installed by hand. MoRI is not among them: it goes with AMD's GPUs.
+        *("mooncake", "nixl_ep", "pplx_kernels"),
+    }
+)
+"""What a machine with NVIDIA GPUs has besides: it is judged whether a launch is legal, not what is installed."""
+
 # SGLang hooks into Triton's launches through it, unless it can't be imported (srt/utils/triton_load_watch.py).
 LEFT_MISSING = frozenset({"triton.knobs"})
 
@@ -28,7 +39,7 @@ class _AbsentName(type):
     def __getattr__(cls, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        return _absent(f"{cls.__qualname__}.{name}")
+        return _found(f"{cls.__qualname__}.{name}")
 
     def __call__(cls, *_args: object, **_kwargs: object) -> object:
         raise NotImplementedError(f"{cls.__qualname__} was called, but its package is not installed")
@@ -36,6 +47,10 @@ class _AbsentName(type):
 
 def _absent(path: str) -> _AbsentName:
     return _AbsentName(path.rpartition(".")[2], (), {"__qualname__": path})
+
+
+def _found(path: str) -> object:
+    return CALLABLE.get(path) or _absent(path)
 
 
 class _Kernel:
@@ -60,7 +75,14 @@ def _leaves_the_kernel_as_it_is(*_args: object, **_kwargs: object) -> object:
 
 
 # What is called while modules are being imported, and plain arithmetic.
-CALLABLE = {
+CALLABLE: dict[str, object] = {
+    "cutlass.cute.experimental.jit": _jit,
+    "cutlass.cute.experimental.kernel": _jit,
+    "cutlass.cute.ceil_div": lambda dividend, divisor: -(-dividend // divisor),
+    "cutlass.cute.jit": _jit,
+    "cutlass.cute.kernel": _jit,
+    "deep_gemm.get_num_sms": lambda: 132,
+    "flashinfer.mm_mxfp8.is_backend_supported": lambda *_args, **_kwargs: True,
     "triton.Config": dict,
     "triton.autotune": _leaves_the_kernel_as_it_is,
     "triton.cdiv": lambda dividend, divisor: -(-dividend // divisor),
@@ -77,16 +99,18 @@ class _AbsentModule(ModuleType):
     def __getattr__(self, name: str) -> object:
         if name.startswith("__"):
             raise AttributeError(name)
-        path = f"{self.__name__}.{name}"
-        return CALLABLE.get(path) or _absent(path)
+        return _found(f"{self.__name__}.{name}")
 
 
 class AbsentPackages(MetaPathFinder, Loader):
     """Stands last on `sys.meta_path`, and so is asked only for what is not installed."""
 
+    def __init__(self, packages: frozenset[str]) -> None:
+        self._packages = packages
+
     def find_spec(self, fullname: str, _path: object = None, _target: object = None) -> ModuleSpec | None:
         package = fullname.partition(".")[0]
-        if package not in PACKAGES or fullname in LEFT_MISSING or not _sglang_is_importing():
+        if package not in self._packages or fullname in LEFT_MISSING or not _sglang_is_importing():
             return None
         if fullname == "triton":
             _let_torch_look_for_triton()

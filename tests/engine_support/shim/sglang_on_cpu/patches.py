@@ -57,6 +57,21 @@ def _uneven_reduce_scatter_needs_no_nccl(parallel_state: ModuleType) -> None:
     parallel_state.GroupCoordinator.reduce_scatterv = reduce_scatterv
 
 
+def _rotary_parameters_are_the_checkpoints(mimo_v2: ModuleType) -> None:
+    """Servers load MiMo-V2 with the configuration class that comes with the checkpoint, which scales no positions.
+
+    The class that transformers has puts parameters for each kind of layer in the same place:
+    `TypeError: unhashable type: 'dict'`
+    """
+    unpatched = mimo_v2.get_rope
+
+    def get_rope(*args: Any, rope_scaling: object = None, **kwargs: Any) -> Any:
+        del rope_scaling
+        return unpatched(*args, **kwargs)
+
+    mimo_v2.get_rope = get_rope
+
+
 PATCHES: dict[str, Callable[[ModuleType], None]] = {
     "sglang.srt.distributed.parallel_state": _uneven_reduce_scatter_needs_no_nccl,
     "sglang.srt.layers.attention.torch_native_backend": _padding_has_one_token,
@@ -64,21 +79,34 @@ PATCHES: dict[str, Callable[[ModuleType], None]] = {
 }
 
 
+CONFIGURATION_PATCHES: dict[str, Callable[[ModuleType], None]] = {
+    "sglang.srt.models.mimo_v2": _rotary_parameters_are_the_checkpoints,
+}
+"""For the construction of models from their config.json alone."""
+
+
 class _PatchedSource(SourceFileLoader):
+    def __init__(self, name: str, path: str, patch: Callable[[ModuleType], None]) -> None:
+        super().__init__(name, path)
+        self._patch = patch
+
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
-        PATCHES[module.__name__](module)
+        self._patch(module)
 
 
 class PatchedModules(MetaPathFinder):
     """Comes first on `sys.meta_path`, and patches a module as soon as it has been executed."""
 
+    def __init__(self, patches: dict[str, Callable[[ModuleType], None]]) -> None:
+        self._patches = patches
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname not in PATCHES:
+        if fullname not in self._patches:
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.origin is not None:
-            spec.loader = _PatchedSource(fullname, spec.origin)
+            spec.loader = _PatchedSource(fullname, spec.origin, self._patches[fullname])
         return spec

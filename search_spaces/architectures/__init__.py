@@ -1,0 +1,1 @@
+"""The model classes of SGLang, as lists of what they build for each layer."""

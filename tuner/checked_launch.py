@@ -1,0 +1,153 @@
+"""A pasted launch with all that is to be said of it beside the verdict: notes, other readings, other versions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from search_spaces.layout import Layout
+from search_spaces.notation import Notation, Reading, readings
+from search_spaces.sglang.rules import judge
+from search_spaces.sglang.versions import NEWEST, OLDEST, EngineVersion
+from search_spaces.verdict import Stage, Status, Verdict
+from tuner.check_document import argv_text
+from tuner.checking import Checked, Server, check_anew, check_flags, check_layout
+from tuner.engine_opinion import Opinion
+from tuner.launch_words import Asked
+
+_ROOMY_MEM_FRACTION = 0.9
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meant:
+    """A layout that a notation may have meant, judged."""
+
+    layout: Layout
+    meaning: str
+    checked: Checked
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRange:
+    """Versions, both included, under which a launch ends the same way."""
+
+    first: EngineVersion
+    last: EngineVersion
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedLaunch:
+    """shown_flags: the layout's own flags, as asked for. history: how all known versions end it; one range where
+    they agree.
+    """
+
+    checked: Checked
+    shown_flags: str
+    notation: Notation | None = None
+    meant: tuple[Meant, ...] = ()
+    notes: tuple[str, ...] = ()
+    history: tuple[VersionRange, ...] = ()
+    opinion: Opinion | None = None
+
+
+def check_launch(asked: Asked, server: Server) -> CheckedLaunch:
+    if asked.notation is None:
+        checked = check_flags(asked.flags, server)
+        meant: tuple[Meant, ...] = ()
+    else:
+        checked = check_layout(asked.notation.literal, server)
+        meant = _meant(asked.notation, checked)
+    readable = not any(broken.stage is Stage.PARSE for broken in checked.verdict.violations)
+    return CheckedLaunch(
+        checked=checked,
+        shown_flags=argv_text(checked.verdict.requested, server.version) if readable else " ".join(asked.flags),
+        notation=asked.notation,
+        meant=meant,
+        notes=tuple(_notes(asked, checked)) if readable else (),
+        history=_history(checked.verdict.requested, server) if readable else (),
+    )
+
+
+def _meant(notation: Notation, checked: Checked) -> tuple[Meant, ...]:
+    found = readings(notation, checked.server.cluster.num_gpus)
+    nodes = checked.server.cluster.num_nodes
+    return tuple(_judged(each, each.layout.changed(nnodes=nodes), checked) for each in found)
+
+
+def _judged(reading: Reading, layout: Layout, checked: Checked) -> Meant:
+    """With a larger memory fraction where the engine's own leaves too little for the KV cache."""
+    judged = check_anew(checked, layout)
+    if [broken.stage for broken in judged.verdict.violations] == [Stage.KV_POOL]:
+        roomier = layout.changed(mem_fraction_static=_ROOMY_MEM_FRACTION)
+        again = check_anew(checked, roomier)
+        if again.verdict.is_legal:
+            return Meant(layout=roomier, meaning=reading.meaning, checked=again)
+    return Meant(layout=layout, meaning=reading.meaning, checked=judged)
+
+
+def _notes(asked: Asked, checked: Checked) -> list[str]:
+    cluster, requested = checked.server.cluster, checked.verdict.requested
+    notes = []
+    idle = cluster.num_gpus - requested.num_gpus
+    if 0 < idle < cluster.num_gpus:
+        notes.append(f"world size {requested.num_gpus}: {idle} of {cluster.num_gpus} GPUs stay idle")
+    notes += [text for claim in asked.claims if (text := _unkept(claim, checked))]
+    if "--config" in asked.flags:
+        notes.append("what the file of --config sets is not read here")
+    return notes
+
+
+_SHOWN = {
+    "tp_size": "TP",
+    "pp_size": "PP",
+    "dp_size": "DP",
+    "ep_size": "EP",
+    "attn_dp_size": "attention DP",
+    "attn_cp_size": "attention CP",
+    "moe_dp_size": "MoE DP",
+}
+
+
+def _unkept(claim: Notation, checked: Checked) -> str:
+    """What a name says and the launch does not do; empty where it keeps its word."""
+    run, requested = checked.verdict.effective, checked.verdict.requested
+    broken = []
+    for name, size in claim.flags.items():
+        runs = getattr(run, name)
+        if name == "dp_size" and size in {run.attn_dp_size, run.dp_size}:
+            continue
+        if runs != size:
+            broken.append(f"{_SHOWN.get(name, name)}{runs}")
+        elif getattr(requested, name) != size:
+            broken.append(
+                f"{_SHOWN.get(name, name)}{runs} only because --moe-a2a-backend {run.moe_a2a_backend} makes it so"
+            )
+    if not broken:
+        return ""
+    unsaid = [name for name in claim.flags if getattr(requested, name) == getattr(Layout(), name)]
+    flags = ", ".join(f"--{name.replace('_', '-')}" for name in unsaid)
+    never = f" (it never passes {flags})" if flags else ""
+    verb = "would run" if checked.verdict.violations else "runs"
+    return f"the name says {claim.text}, but it {verb} {', '.join(broken)}{never}"
+
+
+def _history(layout: Layout, server: Server) -> tuple[VersionRange, ...]:
+    found: list[VersionRange] = []
+    for patch in range(OLDEST.patch, NEWEST.patch + 1):
+        version = EngineVersion(NEWEST.major, NEWEST.minor, patch)
+        verdict = judge(layout, server.model, server.cluster, version, suggest=False, env=server.env)
+        ended = _ended(verdict)
+        if found and found[-1].outcome == ended:
+            found[-1] = VersionRange(first=found[-1].first, last=version, outcome=ended)
+        else:
+            found.append(VersionRange(first=version, last=version, outcome=ended))
+    return tuple(found)
+
+
+def _ended(verdict: Verdict) -> str:
+    if verdict.violations:
+        first = verdict.violations[0]
+        return f"illegal at {first.stage} ({first.rule})"
+    changed = [a for a in verdict.adjustments if a.name in _SHOWN or a.name == "moe_a2a_backend"]
+    shown = ", ".join(f"{a.name} {a.before} -> {a.after}" for a in changed)
+    return f"{Status.ADJUSTED}: {shown}" if shown else str(Status.LEGAL)

@@ -1,0 +1,167 @@
+"""One launch, judged whole: the engine's rules, its silent changes, the memory, and what would work instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from cost_models.memory import memory
+from cost_models.memory_verdict import MEMORY_RULES, memory_violation
+from cost_models.prediction import Memory
+from cost_models.weights import weight_bytes_at_construction
+from search_spaces.hardware import Cluster
+from search_spaces.layout import Layout
+from search_spaces.model import Model
+from search_spaces.rank_groups import rank_groups
+from search_spaces.sglang.corrections import corrected
+from search_spaces.sglang.flags import FlagError, from_argv
+from search_spaces.sglang.rules import how_far, judge, launch_of
+from search_spaces.sglang.suggestions import nearest_legal
+from search_spaces.sglang.target import Target
+from search_spaces.sglang.versions import NEWEST, EngineVersion
+from search_spaces.verdict import Adjustment, Stage, Status, Verdict, Violation
+
+UP_TO_CONSTRUCTION = frozenset({Stage.PARSE, Stage.RESOLVE, Stage.CHECK, Stage.PUBLISH, Stage.INIT, Stage.MODEL})
+"""The stages that need no GPU memory: arguments, topology, and the model's shapes."""
+
+_WITHOUT_MODEL = UP_TO_CONSTRUCTION - {Stage.INIT}
+"""Where a launch ends without a model whose weights could be counted."""
+
+_BEYOND_RULES = 1e6
+"""Memory runs out after every rule has been passed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """What a launch runs on: model, GPUs, the engine's version, and the environment as far as it is known."""
+
+    model: Model
+    cluster: Cluster
+    version: EngineVersion = NEWEST
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """verdict: with the ways in which memory runs out among its violations, and suggestions that fit.
+
+    argument_stages: the verdict up to model construction alone, which the engine reaches without GPU memory.
+    memory: on the fullest GPU; None where the model is not built. ended: how memory runs out; None where it does not.
+    weight_bytes_rank0: bytes of the parameters that the first rank allocates before it loads the checkpoint.
+    suggestions_fit: whether the suggestions also fit; otherwise none of this model's layouts fits these GPUs.
+    """
+
+    server: Server
+    verdict: Verdict
+    argument_stages: Status
+    memory: Memory | None = None
+    ended: Violation | None = None
+    weight_bytes_rank0: int | None = None
+    suggestions_fit: bool = True
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether it fits the GPUs; None where it does not come to that."""
+        if self.memory is None:
+            return None
+        return self.ended is None
+
+
+def check_flags(words: Sequence[str], server: Server, *, suggest: bool = True, memory_decides: bool = True) -> Checked:
+    """Launch flags as the engine's own parser would read them; what it cannot read is a broken rule too."""
+    try:
+        parsed = from_argv(words, server.version)
+    except FlagError as error:
+        return _unreadable(words, error, server, suggest=suggest)
+    return check_layout(
+        parsed.layout, server, adjustments=parsed.adjustments, suggest=suggest, memory_decides=memory_decides
+    )
+
+
+def check_layout(
+    layout: Layout,
+    server: Server,
+    *,
+    adjustments: Sequence[Adjustment] = (),
+    suggest: bool = True,
+    memory_decides: bool = True,
+) -> Checked:
+    """adjustments: what reading the flags has already changed.
+
+    memory_decides: whether a launch that is too large for the GPUs is illegal; otherwise that is only said by `fits`.
+    """
+    model, cluster = server.model, server.cluster
+    verdict = judge(layout, model, cluster, server.version, suggest=False, env=server.env)
+    verdict = replace(verdict, adjustments=(*adjustments, *verdict.adjustments))
+    stages = {broken.stage for broken in verdict.violations}
+    arguments = Status.ILLEGAL if stages & UP_TO_CONSTRUCTION else replace(verdict, violations=()).status
+    checked = Checked(server=server, verdict=verdict, argument_stages=arguments)
+    if not stages & _WITHOUT_MODEL and rank_groups(verdict.effective):
+        ended = memory_violation(model, cluster, verdict.effective)
+        if ended is not None and memory_decides:
+            verdict = replace(verdict, violations=_in_order((*verdict.violations, ended)))
+        checked = replace(
+            checked,
+            verdict=verdict,
+            memory=memory(model, cluster, verdict.effective),
+            ended=ended,
+            weight_bytes_rank0=weight_bytes_at_construction(model, cluster.gpu, verdict.effective),
+        )
+    return checked if verdict.is_legal or not suggest else _with_suggestions(checked)
+
+
+def check_anew(checked: Checked, layout: Layout) -> Checked:
+    """Another layout on the same server, without suggestions."""
+    return check_layout(layout, checked.server, suggest=False)
+
+
+_ORDER = {stage: place for place, stage in enumerate(Stage)}
+
+
+def _in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
+    """By the stage at which the engine would come to them; what it never notices is last."""
+    return tuple(sorted(violations, key=lambda v: _ORDER[v.stage]))
+
+
+def _with_suggestions(checked: Checked) -> Checked:
+    verdict, server = checked.verdict, checked.server
+    fits = _may_fit(server)
+    found = nearest_legal(verdict.requested, server.cluster, _progress(server, with_memory=fits)) if fits else ()
+    if not found and any(v.rule not in MEMORY_RULES for v in verdict.violations):
+        fits = False
+        found = nearest_legal(verdict.requested, server.cluster, _progress(server, with_memory=False))
+    return replace(checked, verdict=replace(verdict, suggestions=found), suggestions_fit=fits)
+
+
+def _may_fit(server: Server) -> bool:
+    """Whether the weights, divided evenly over all GPUs, leave anything: a bound, not an estimate."""
+    cluster = server.cluster
+    return server.model.weight_bytes / cluster.num_gpus < cluster.gpu.memory_bytes
+
+
+def _progress(server: Server, *, with_memory: bool) -> Callable[[Layout], float | None]:
+    target = Target(model=server.model, gpu=server.cluster.gpu)
+
+    def progress(layout: Layout) -> float | None:
+        launch = launch_of(layout, target, server.cluster, server.version, server.env)
+        place = how_far(launch)
+        if place is not None or not with_memory:
+            return place
+        ended = memory_violation(server.model, server.cluster, launch.effective)
+        return None if ended is None else _BEYOND_RULES + _ORDER[ended.stage]
+
+    return progress
+
+
+def _unreadable(words: Sequence[str], error: FlagError, server: Server, *, suggest: bool) -> Checked:
+    """Judged no further than the parser; suggested is what was probably meant, or what is legal near that."""
+    meant = corrected(words, server.version) if suggest else None
+    suggestions: tuple[Layout, ...] = ()
+    fits = True
+    if meant is not None:
+        inner = check_flags(meant, server)
+        suggestions = (inner.verdict.requested,) if inner.verdict.is_legal else inner.verdict.suggestions
+        fits = inner.suggestions_fit
+    empty = Layout()
+    verdict = Verdict(requested=empty, effective=empty, violations=(error.violation,), suggestions=suggestions)
+    return Checked(server=server, verdict=verdict, argument_stages=Status.ILLEGAL, suggestions_fit=fits)

@@ -1,0 +1,1 @@
+"""One module for each command: words in, one call, an exit code out."""
