@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from cost_models.kv_cache import STATE_POOL_RATIO, kv_bytes_per_token
 from cost_models.prediction import DoesNotFit, Memory
-from cost_models.weights import attention_tp_size, stage_layers, stage_weights
+from cost_models.weights import attention_tp_size, own_draft, stage_layers, stage_weights
 from search_spaces.hardware import Cluster, Gpu
 from search_spaces.layout import Layout
 from search_spaces.model import Component, Model
@@ -66,7 +66,7 @@ def fit(model: Model, cluster: Cluster, layout: Layout, workload: Workload) -> M
         return _weights_do_not_fit(layout, expected, room)
     best = _memory(model, cluster.gpu, layout, _reserve_bytes(cluster.gpu, _LEAST_RESERVE_BYTES))
     if best.kv_tokens < workload.tokens_per_request:
-        return _pool_does_not_fit(model, cluster.gpu, layout, best, workload)
+        return _pool_does_not_fit(model, cluster.gpu, layout, expected, workload)
     needed = _headroom_need_bytes(model, layout)
     if best.headroom_bytes < needed and not cluster.gpu.is_cpu:
         return _graphs_do_not_fit(layout, best, needed)
@@ -105,6 +105,10 @@ def _stages(model: Model, gpu: Gpu, layout: Layout) -> tuple[_StageMemory, ...]:
     stages = []
     for stage, layers in enumerate(stage_layers(model.num_layers, layout.pp_size)):
         blocks = model.blocks[layers.start : layers.stop]
+        draft = own_draft(model, layout)
+        if draft is not None:
+            # The engine gives a draft layer's cache to every stage (model_executor/pool_configurator.py:264).
+            blocks += (draft,)
         weights = stage_weights(model, layout, stage)
         stages.append(
             _StageMemory(
@@ -152,34 +156,37 @@ def _weights_do_not_fit(layout: Layout, expected: Memory, room: int) -> DoesNotF
     )
 
 
-def _pool_does_not_fit(model: Model, gpu: Gpu, layout: Layout, best: Memory, workload: Workload) -> DoesNotFit:
+def _pool_does_not_fit(model: Model, gpu: Gpu, layout: Layout, expected: Memory, workload: Workload) -> DoesNotFit:
+    """With figures of the expected reserve, so that what is advised fits for sure."""
     request = workload.tokens_per_request
     # The stage whose pool is smallest is the one that decides.
     stages = _stages(model, gpu, replace(layout, mem_fraction_static=None))
     page = layout.page_size or 1
     tokens = math.ceil(request / page) * page
     needed = max(stage.weight_bytes + tokens * stage.bytes_per_token for stage in stages)
-    usable = best.total_bytes - best.reserve_bytes
-    static = math.floor(usable * best.mem_fraction_static)
-    least = needed / usable
+    usable = expected.total_bytes - expected.reserve_bytes
+    static = math.floor(usable * expected.mem_fraction_static)
+    least = math.ceil(needed / usable * 1000) / 1000
+    is_enough = least <= _LARGEST_FRACTION
     fix = (
-        f"raise --mem-fraction-static to at least {math.ceil(least * 1000) / 1000:.3f}"
-        if least <= _LARGEST_FRACTION
-        else _spread(layout, least / best.mem_fraction_static)
+        f"raise --mem-fraction-static to at least {least:.3f}"
+        if is_enough
+        else _spread(layout, needed / usable / expected.mem_fraction_static)
     )
     what = (
         "weights leave nothing for the KV cache"
-        if best.kv_pool_bytes <= 0
-        else f"the KV cache must hold one request of {request} tokens but holds {best.kv_tokens}"
+        if expected.kv_pool_bytes <= 0
+        else f"the KV cache must hold one request of {request} tokens but holds {expected.kv_tokens}"
     )
     return DoesNotFit(
         layout=layout,
         stage=Stage.KV_POOL,
-        memory=best,
+        memory=expected,
         shortfall_bytes=max(1, needed - static),
+        least_fraction=least if is_enough else None,
         message=(
-            f"{what}: {best.mem_fraction_static:g} of {_gib(usable)} is {_gib(static)}, "
-            f"weights take {_gib(best.weight_bytes)}, weights and one request need {_gib(needed)}; {fix}"
+            f"{what}: {expected.mem_fraction_static:g} of {_gib(usable)} is {_gib(static)}, "
+            f"weights take {_gib(expected.weight_bytes)}, weights and one request need {_gib(needed)}; {fix}"
         ),
     )
 

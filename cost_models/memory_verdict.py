@@ -13,7 +13,8 @@ from search_spaces.model import Model
 from search_spaces.verdict import Evidence, Stage, Violation
 from search_spaces.workload import Workload
 
-_SMALLEST_REQUEST = Workload(input_tokens=1, output_tokens=2, concurrencies=(1,))
+SMALLEST_REQUEST = Workload(input_tokens=1, output_tokens=2, concurrencies=(1,))
+"""What a server has to hold at the very least: its own warm-up."""
 
 _ENDS = {
     Stage.WEIGHTS: (
@@ -42,7 +43,7 @@ MEMORY_RULES = {rule: stage for stage, (rule, *_) in _ENDS.items()}
 
 def memory_violation(model: Model, cluster: Cluster, layout: Layout) -> Violation | None:
     """The way in which an effective layout runs out of memory with a single short request; None where it fits."""
-    ended = fit(model, cluster, layout, _SMALLEST_REQUEST)
+    ended = fit(model, cluster, layout, SMALLEST_REQUEST)
     if not isinstance(ended, DoesNotFit):
         return None
     rule, source, exception, text = _ENDS[ended.stage]

@@ -73,10 +73,14 @@ class Prediction:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoesNotFit:
-    """stage: where the launch would die. shortfall_bytes: what is missing on the fullest GPU, positive."""
+    """stage: where the launch would die. shortfall_bytes: what is missing on the fullest GPU, positive.
+
+    least_fraction: the smallest `mem_fraction_static`, in thousandths, with which it fits; None where none helps.
+    """
 
     layout: Layout
     stage: Stage
     memory: Memory
     shortfall_bytes: int
     message: str
+    least_fraction: float | None = None

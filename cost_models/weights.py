@@ -17,9 +17,12 @@ from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.parts import Block, Component, Experts, Part, Scheme, Widths
 from search_spaces.placement import widths_of
+from search_spaces.sglang.speculation import drafts_by_itself, needs_draft
 
 _TRTLLM_RUNNERS = frozenset({"flashinfer_trtllm", "flashinfer_trtllm_routed"})
 _NVFP4_RUNNERS_WITH_ONE_SCALE = _TRTLLM_RUNNERS | {"flashinfer_megamoe"}
+_MXFP4_WIDTH_ALIGNMENT = 128
+_MXFP4_HIDDEN_ALIGNMENT = 256
 _VOCAB_ALIGNMENT = 64  # layers/vocab_parallel_embedding.py
 
 
@@ -93,33 +96,53 @@ def stage_weights(model: Model, layout: Layout, stage: int) -> dict[Component, i
     if model.vision is not None and has_inputs:
         widths = widths_of(model, layout)
         held[Component.VISION] = sum(_part_bytes(model, layout, part, widths) for part in model.vision.parts)
+    draft = own_draft(model, layout)
+    if is_last and draft is not None:
+        held[Component.DRAFT] = sum(_block_bytes(model, layout, draft).values())
     return {component: round(size) for component, size in held.items()}
 
 
-def weight_bytes_at_construction(model: Model, gpu: Gpu, layout: Layout, stage: int = 0) -> int:
-    """Bytes of the parameters that one rank allocates before it loads the checkpoint; more than stays resident where
-    experts carry what loading drops.
+def own_draft(model: Model, layout: Layout) -> Block | None:
+    """The model's own draft layer, where speculative decoding loads it: with the model's embedding and head
+    (speculative/eagle_worker_v2.py, init_lm_head). None where it loads another or none.
     """
-    resident = sum(stage_weights(model, layout, stage).values())
+    return model.draft_layer if drafts_by_itself(layout) else None
+
+
+def leaves_draft_out(model: Model, layout: Layout) -> bool:
+    """Whether a draft model is loaded of which nothing is known here."""
+    return needs_draft(layout) and own_draft(model, layout) is None
+
+
+def weight_bytes_at_construction(model: Model, gpu: Gpu, layout: Layout, stage: int = 0) -> int:
+    """Bytes of the parameters that one rank allocates before it loads the checkpoint, without a draft's: more than
+    stays resident where experts carry what loading drops, less where it pads them.
+    """
+    held = stage_weights(model, layout, stage)
+    resident = sum(held.values()) - held[Component.DRAFT]
     layers = stage_layers(model.num_layers, layout.pp_size)[stage]
     experts = [block.experts for block in model.blocks[layers.start : layers.stop] if block.experts is not None]
     return resident + round(sum(_staged_bytes(model, gpu, layout, some) for some in experts))
 
 
 def _staged_bytes(model: Model, gpu: Gpu, layout: Layout, experts: Experts) -> float:
-    """What one layer's experts on one rank are built with beyond what stays.
+    """By how much what one layer's experts on one rank are built with exceeds what stays.
 
     Marlin's INT4 experts have index tensors, two int32 for each input row of both projections
     (compressed_tensors/schemes/compressed_tensors_wNa16_moe.py); TensorRT-LLM's have none. DeepSeek-V4's
     FP4 experts have wider scales than they keep, except for Marlin and for FlashInfer off compute capability 10.
+    There, FlashInfer's MXFP4 experts are padded only after they are loaded (layers/quantization/mxfp4.py:490).
     """
     held = experts_per_rank(model, layout)
     width = experts.width // layout.moe_tp_size
     if experts.storage.scheme is Scheme.INT4_GROUP and layout.moe_runner_backend not in _TRTLLM_RUNNERS:
         return held * (experts.hidden_size + width) * 2 * 4
-    takes_narrow_scales = layout.moe_runner_backend == "marlin" or (
-        layout.moe_runner_backend == "flashinfer_mxfp4" and gpu.sm // 10 != 10
-    )
+    is_off_sm100 = layout.moe_runner_backend == "flashinfer_mxfp4" and gpu.sm // 10 != 10
+    if is_off_sm100 and model.quantization.method == "mxfp4":
+        hidden = _round_up(experts.hidden_size, _MXFP4_HIDDEN_ALIGNMENT)
+        padded = _round_up(width, _MXFP4_WIDTH_ALIGNMENT)
+        return held * (experts.bytes_of_one(width, hidden) - experts.bytes_of_one(padded, hidden))
+    takes_narrow_scales = layout.moe_runner_backend == "marlin" or is_off_sm100
     if experts.storage.scheme is Scheme.MXFP4 and not takes_narrow_scales:
         groups = (experts.num_inner + 1) * width * experts.hidden_size // experts.storage.group_size
         return held * groups * (experts.storage.staged_scale_bytes - 1)
@@ -191,8 +214,8 @@ def _expert_bytes(layout: Layout, experts: Experts) -> float:
     if runner in _TRTLLM_RUNNERS and scheme is not Scheme.NVFP4:
         width = _round_up(width, 128)  # layers/moe/fused_moe_triton/layer.py:512
     if runner == "flashinfer_mxfp4" and scheme is Scheme.MXFP4:
-        width = _round_up(width, 128)  # layers/quantization/mxfp4.py:481
-        hidden = _round_up(hidden, 256)  # layers/moe/fused_moe_triton/layer.py:457
+        width = _round_up(width, _MXFP4_WIDTH_ALIGNMENT)  # layers/quantization/mxfp4.py:483 and :507
+        hidden = _round_up(hidden, _MXFP4_HIDDEN_ALIGNMENT)  # layers/moe/fused_moe_triton/layer.py:457
     if runner in _TRTLLM_RUNNERS and scheme is Scheme.NVFP4:
         width = _round_up(width, 64 if experts.num_inner == 2 else 128)  # layers/quantization/modelopt_quant.py:2478
     size = experts.bytes_of_one(width, hidden)

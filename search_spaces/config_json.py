@@ -7,12 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from search_spaces.architectures.attention import SPARSE_LATENT
-from search_spaces.architectures.reading import Checkpoint, Fields
+from search_spaces.architectures.reading import LARGEST, Checkpoint, Fields
 from search_spaces.architectures.table import ARCHITECTURES as _BUILT
 from search_spaces.architectures.vision import vision_of
-from search_spaces.errors import UnsupportedError
+from search_spaces.errors import MalformedError, UnsupportedError
 from search_spaces.model import Indexer, Mla, Model
-from search_spaces.parts import PLAIN, Block, Component, Projection
+from search_spaces.parts import PLAIN, Block, Component, Projection, Tensor
 from search_spaces.quantization_config import method_of, quantization_of, stored_modules
 
 ARCHITECTURES: tuple[str, ...] = tuple(sorted(_BUILT))
@@ -53,6 +53,8 @@ def model_from_config(
         dtype_bytes=_dtype_bytes(fields),
     )
     blocks = _blocks(checkpoint, architecture)
+    num_draft_layers = fields.value("num_nextn_predict_layers")
+    linear_attention = fields.inner("linear_attn_config")
     heads = fields.count("num_attention_heads")
     mla = _mla(fields)
     routed = next((block.experts for block in blocks if block.experts is not None), None)
@@ -103,7 +105,13 @@ def model_from_config(
         lm_head_storage=(
             checkpoint.stored.storage("lm_head") if method_of(raw_quantization).startswith("modelopt") else PLAIN
         ),
-        is_kda=bool((fields.value("linear_attn_config") or {}).get("kda_layers")),
+        num_draft_layers=num_draft_layers if isinstance(num_draft_layers, int) else None,
+        draft_layer=(
+            _draft_layer(checkpoint, architecture, method_of(raw_quantization))
+            if num_draft_layers == 1 and _BUILT[architecture].drafts == "counted"
+            else None
+        ),
+        is_kda=bool(linear_attention is not None and linear_attention.listed("kda_layers")),
     )
 
 
@@ -113,6 +121,22 @@ def _blocks(checkpoint: Checkpoint, architecture: str) -> tuple[Block, ...]:
     known: dict[Block, Block] = {}
     built = (build(checkpoint, layer) for layer in range(checkpoint.num_layers))
     return tuple(known.setdefault(block, block) for block in built)
+
+
+def _draft_layer(checkpoint: Checkpoint, architecture: str, method: str) -> Block:
+    """A decoder layer with experts, two norms and a projection of embedding and hidden state into one.
+
+    ModelOpt's NVFP4 leaves it unquantised (models/deepseek_nextn.py:75, glm4_moe_nextn.py:50).
+    """
+    if method == "modelopt_fp4":
+        checkpoint = replace(checkpoint, stored=stored_modules(None, checkpoint.fields.name))
+    layer = _BUILT[architecture].block(checkpoint, checkpoint.num_layers - 1)
+    hidden = checkpoint.hidden_size
+    joined = Projection(
+        component=Component.DRAFT, outputs=(hidden,), inputs=2 * hidden, element_bytes=checkpoint.dtype_bytes
+    )
+    norms = Tensor(component=Component.DRAFT, size=3 * hidden, element_bytes=checkpoint.dtype_bytes)
+    return replace(layer, parts=(*layer.parts, joined, norms))
 
 
 def _most(blocks: tuple[Block, ...], component: Component) -> int:
@@ -172,6 +196,8 @@ def _context_length(fields: Fields) -> int:
         and scaling.get("rope_type") != "llama3"
     ):
         factor = scaling.get("factor", 1)
+        if isinstance(factor, bool) or not isinstance(factor, (int, float)) or not 0 < factor <= LARGEST:
+            raise MalformedError(f"{fields.name}: rope_scaling.factor must be a positive number (got {factor!r})")
     return int(factor * fields.count("max_position_embeddings"))
 
 

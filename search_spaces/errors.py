@@ -1,7 +1,7 @@
 """What the user said that cannot be used: one small tree, each error one clear line.
 
 UserError               the words themselves; the command line exits with 2
-├── UnknownNameError    a name that is not in a closed list: the list is shown
+├── UnknownNameError    a name that is not in a closed list: the list is shown, or what of it is near
 ├── MalformedError      a value that cannot be read: rule, value and an example are shown
 ├── UnsupportedError    read and understood, but nothing here can serve it: what is missing is said
 └── CannotRunError      understood, but illegal or too large: the rule or the bytes; the exit code is 3
@@ -10,7 +10,11 @@ UserError               the words themselves; the command line exits with 2
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
+
+_SHORT_LIST = 40
+_MOST_OFFERED = 12
 
 
 class UserError(ValueError):
@@ -20,19 +24,44 @@ class UserError(ValueError):
 class UnknownNameError(UserError):
     """A name outside a closed list.
 
-    `known` is shown in full, and the nearest of it is offered.
+    The nearest of `known` is offered, or all that begin with the name. A short list is shown in full; of a long one
+    what is near, or the families that its names belong to.
     """
 
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
-        near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.5)
-        by_lower = {n.lower(): n for n in names}
-        hint = f"; did you mean {by_lower[near[0]]}?" if near else ""
-        super().__init__(
-            f"unknown {kind} {name!r}{hint} Known: {', '.join(names)}"
-            if hint
-            else f"unknown {kind} {name!r}. Known: {', '.join(names)}"
-        )
+        near = _near(name, names)
+        is_plain = len(near) == 1 or (bool(near) and not _begins(near[0], name))
+        if is_plain:
+            hint = f"; did you mean {near[0]}?"
+        else:
+            more = ", ..." if len(near) > _MOST_OFFERED else ""
+            hint = f"; did you mean one of {', '.join(near[:_MOST_OFFERED])}{more}?" if near else ""
+        if len(names) <= _SHORT_LIST:
+            told = f"Known: {', '.join(names)}"
+        elif near:
+            others = [each for each in near[1:] if is_plain]
+            told = f"Near it: {', '.join(others)}" if others else f"{len(names)} are known"
+        else:
+            families = sorted({re.split(r"[-_.\d]", each, maxsplit=1)[0] for each in names})
+            told = f"{len(names)} are known, of {', '.join(families)}"
+        super().__init__(f"unknown {kind} {name!r}{hint or '.'} {told}")
+
+
+def _near(name: str, names: Sequence[str]) -> list[str]:
+    """The names that begin with `name`; where none does, those that are spelled like it, nearest first."""
+    by_lower = {each.lower(): each for each in names}
+    spelled = difflib.get_close_matches(name.lower(), by_lower, n=4, cutoff=0.5)
+    return [each for each in names if _begins(each, name)] or [by_lower[each] for each in spelled]
+
+
+def _begins(full: str, name: str) -> bool:
+    squeezed = _squeezed(name)
+    return bool(squeezed) and _squeezed(full).startswith(squeezed)
+
+
+def _squeezed(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
 
 
 class MalformedError(UserError):

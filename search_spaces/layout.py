@@ -13,6 +13,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Self
 
+from search_spaces.errors import MalformedError, UnsupportedError
+
+LARGEST_NUMBER = 2**63 - 1
+"""The engine's tensors count in 64 bits. Layouts with larger numbers are not judged."""
+
+MOST_GPUS = 4096
+"""Beyond any launch there is: what takes time for each rank is done up to here."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
@@ -128,6 +136,29 @@ class Layout:
             strange = ", ".join(sorted(values.keys() - self.__dict__.keys()))
             raise TypeError(f"no field of {type(self).__name__}: {strange}")
         return new
+
+    def check_numbers(self) -> None:
+        """Raises MalformedError where a number is larger than any engine counts."""
+        for name, value in vars(self).items():
+            for number in value if isinstance(value, tuple) else (value,):
+                if isinstance(number, int) and abs(number) > LARGEST_NUMBER:
+                    raise MalformedError(
+                        f"{name} is a number of {len(str(abs(number)))} digits: SGLang counts in 64 bits"
+                    )
+
+    def needed_nodes(self) -> dict[str, int]:
+        """gpus_per_node and num_nodes of the smallest cluster of equal nodes that has room for it.
+
+        Raises UnsupportedError where that is larger than any there is.
+        """
+        nodes, gpus = max(self.nnodes, 1), max(self.num_gpus, 1)
+        if max(nodes, gpus) > MOST_GPUS:
+            raise UnsupportedError(
+                f"a launch on {gpus} GPUs (dp_size={self.dp_size}, tp_size={self.tp_size}, pp_size={self.pp_size}) and "
+                f"{nodes} node(s) is judged only for GPUs that are named: of itself no launch is taken to have more "
+                f"than {MOST_GPUS}"
+            )
+        return {"gpus_per_node": -(-gpus // nodes), "num_nodes": nodes}
 
     @property
     def num_gpus(self) -> int:

@@ -138,6 +138,10 @@ class Model:
     """Tokens a request may hold by default, as the engine reads it (utils/hf_transformers, get_context_length)."""
     lm_head_storage: Storage = PLAIN
     """How the language model head is stored: ModelOpt's checkpoints quantise it where they do not exclude it."""
+    num_draft_layers: int | None = None
+    """Layers for multi-token prediction that the checkpoint says to hold; None where it says nothing."""
+    draft_layer: Block | None = None
+    """The layer that drafts for the model, where the engine builds it like the decoder's last."""
     is_kda: bool = False
     """Whether the linear attention is Kimi's delta attention."""
 

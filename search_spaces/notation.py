@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from search_spaces.errors import MalformedError
 from search_spaces.layout import Layout
@@ -23,6 +24,7 @@ _FIELDS = {
     "adp": "attn_dp_size",
     "attndp": "attn_dp_size",
     "dpattn": "attn_dp_size",
+    "dpa": "attn_dp_size",
     "acp": "attn_cp_size",
     "attncp": "attn_cp_size",
     "cp": "attn_cp_size",
@@ -37,12 +39,12 @@ _FIELDS = {
 """`TEP8` and `DEP8` are short for eight GPUs with expert parallelism and attention split or replicated."""
 
 _SIZE = re.compile(
-    r"(?P<name>(?:attn|attention|moe)?[-_ ]?(?:tp|dp|cp|ep)|pp|dp[-_ ]attn|adp|acp|mdp|tep|dep)"
+    r"(?P<name>dp[-_ ]?att(?:ention|n)|dpa|(?:attn|attention|moe)?[-_ ]?(?:tp|dp|cp|ep)|pp|adp|acp|mdp|tep|dep)"
     r"(?:[-_ ]?size)?\s*[=:]?\s*(?P<size>\d{1,6})(?![\d.]*\d*(?:st|nd|rd|th)\b)",
     re.IGNORECASE,
 )
 _DP_ATTENTION = re.compile(
-    r"\b(?:with\s+)?(?:dp[-_ ]?att(?:ention|n)|att(?:ention|n)[-_ ]?dp)(?![-_ ]?=?\d)\b", re.IGNORECASE
+    r"\b(?:with\s+)?(?:dp[-_ ]?att(?:ention|n)|att(?:ention|n)[-_ ]?dp|dpa)(?!\s*[-_=:]?\s*\d)\b", re.IGNORECASE
 )
 _EVERY_EXPERT_APART = re.compile(r"(?<![a-z])(?:ep|expert[- ]parallel(?:ism)?)(?![a-z0-9])", re.IGNORECASE)
 _ATTENTION_WORD = re.compile(r"\batt(?:ention|n)\b", re.IGNORECASE)
@@ -64,7 +66,7 @@ class Notation:
     """
 
     text: str
-    flags: dict[str, int | float]
+    flags: dict[str, Any]
     num_gpus: int | None = None
     cluster: str = ""
     dp_is_attention: bool = False

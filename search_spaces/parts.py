@@ -24,6 +24,8 @@ class Component(StrEnum):
     VISION = "vision"
     OTHER = "other"
     LM_HEAD = "lm_head"
+    DRAFT = "draft"
+    """The layer that drafts tokens for the model itself, with speculative decoding."""
 
 
 class Scheme(StrEnum):

@@ -75,7 +75,8 @@ def stored_modules(raw: Any, name: str) -> StoredModules:
     if raw.get("moe_quant_algo") == "NVFP4":
         # DeepSeek-V4's NVFP4 checkpoints: its own FP8 blocks around NVFP4 experts.
         return StoredModules(
-            Storage(*_fp8(raw.get("weight_block_size"), name)), experts=Storage(Scheme.NVFP4, raw.get("group_size", 16))
+            Storage(*_fp8(raw.get("weight_block_size"), name)),
+            experts=Storage(Scheme.NVFP4, _group_size(raw.get("group_size", 16), name)),
         )
     if isinstance(raw.get("quantized_layers"), Mapping):
         return StoredModules(named=_named(raw["quantized_layers"], name))
@@ -253,6 +254,9 @@ def _modelopt(raw: Mapping[str, Any], name: str) -> tuple[Scheme, int]:
 def _module_pattern(pattern: str) -> re.Pattern[str]:
     """`re:` marks a regular expression; otherwise `*` is a wildcard and the words name a subtree."""
     if pattern.startswith("re:"):
-        return re.compile(pattern.removeprefix("re:"))
+        try:
+            return re.compile(pattern.removeprefix("re:"))
+        except re.error as error:
+            raise MalformedError(f"quantization_config: {pattern!r} is no regular expression: {error}") from None
     name = _from_layer_on(pattern)
     return re.compile(r"(?:.*\.)?" + ".*".join(map(re.escape, name.split("*"))) + r"(?:$|\.)")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from search_spaces.layout import Layout
+from search_spaces.layout import MOST_GPUS, Layout
 
 _MOST_DRAWN = 8
 
@@ -37,8 +37,12 @@ class RankGroups:
 
 
 def rank_groups(layout: Layout) -> tuple[RankGroups, ...]:
-    """All groups of an effective layout's replica; empty where its sizes do not divide."""
+    """All groups of an effective layout's replica; empty where its sizes do not divide, or name more GPUs than there
+    are in any cluster.
+    """
     tp, pp = layout.tp_size, layout.pp_size
+    if tp * pp > MOST_GPUS:
+        return ()
     attn = (layout.attn_dp_size, layout.attn_cp_size, layout.attn_tp_size)
     moe = (layout.moe_dp_size, layout.ep_size, layout.moe_tp_size)
     if min(tp, pp, *attn, *moe) < 1 or attn[0] * attn[1] * attn[2] != tp or moe[0] * moe[1] * moe[2] != tp:

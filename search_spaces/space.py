@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
 from typing import Any, get_args, get_type_hints
 
-from search_spaces.errors import MalformedError, UnknownNameError, UserError
+from search_spaces.errors import CannotRunError, MalformedError, UnknownNameError, UserError
 from search_spaces.hardware import Cluster
-from search_spaces.layout import Layout
+from search_spaces.layout import LARGEST_NUMBER, Layout
 from search_spaces.model import Model
 from search_spaces.sglang.choices import moe_a2a_backends
 from search_spaces.sglang.experts import falls_back_from_megamoe
-from search_spaces.sglang.rules import first_violation, launch_of
+from search_spaces.sglang.rules import first_violation, judge, launch_of
 from search_spaces.sglang.target import Target
 from search_spaces.sglang.versions import NEWEST, EngineVersion
+from search_spaces.verdict import Violation
 
 MEM_FRACTIONS = (0.80, 0.85, 0.90, 0.94)
 _BASELINE_MEM_FRACTION = 0.90
@@ -41,6 +42,7 @@ class Candidate:
 class Space:
     """candidates: legal, no two with the same effective layout, in a fixed order.
     refused: combinations by the rule that stops them first; memory fractions do not count apart.
+    renamed: legal combinations that run as another one does, and so are no candidates of their own.
     examples: one refused layout for each of these rules.
     considered: combinations in all, without memory fractions.
     baseline: plain tensor parallelism, even where the pins exclude it, or the candidate nearest to it where it
@@ -49,6 +51,7 @@ class Space:
 
     candidates: tuple[Candidate, ...]
     refused: Mapping[str, int]
+    renamed: int
     examples: Mapping[str, Layout]
     considered: int
     baseline: Candidate
@@ -72,35 +75,38 @@ def enumerate_space(
     UserError where nothing legal is left.
     """
     pinned = _checked_pins(pins or {})
-    judge = _Judge(model, cluster, version)
-    fractions: tuple[float | None, ...] = tuple(mem_fractions)
-    if cluster.gpu.is_cpu:
-        fractions = (None,)
-    if "mem_fraction_static" in pinned:
-        fractions = (pinned["mem_fraction_static"],)
+    judging = _Judge(model, cluster, version)
+    fractions = _fractions(cluster, mem_fractions, pinned)
     found: dict[Layout, Candidate] = {}
     for layout in extra:
-        own = judge.candidate(layout, keep_fallback=True)
+        own = judging.candidate(layout, keep_fallback=True)
         if isinstance(own, Candidate):
             found.setdefault(own.effective, own)
     refused: Counter[str] = Counter()
     examples: dict[str, Layout] = {}
-    considered = 0
+    considered = renamed = 0
     for combination in _combinations(cluster, version, pinned):
         considered += 1
+        num_found = len(found)
         for fraction in fractions:
             layout = combination.changed(mem_fraction_static=fraction)
-            candidate = judge.candidate(layout)
+            candidate = judging.candidate(layout)
             if isinstance(candidate, str):
                 refused[candidate] += fraction == fractions[0]
                 examples.setdefault(candidate, layout)
                 break
             found.setdefault(candidate.effective, candidate)
+        else:
+            renamed += len(found) == num_found
     candidates = tuple(found.values())
     if not candidates:
-        raise UserError(_nothing_left(model, cluster, pinned, refused))
+        if not refused:
+            raise UserError(_no_combination(cluster, pinned))
+        again = (each.changed(mem_fraction_static=fractions[0]) for each in _combinations(cluster, version, pinned))
+        common = judging.common_violation(examples.values(), again)
+        raise CannotRunError(_nothing_left(model, cluster, pinned, refused, common))
     usual = _plain(cluster, fractions)
-    plain = judge.candidate(usual.changed(**_without_sizes(pinned)))
+    plain = judging.candidate(usual.changed(**_without_sizes(pinned)))
     if isinstance(plain, Candidate):
         baseline = found.setdefault(plain.effective, plain)
     else:
@@ -108,6 +114,7 @@ def enumerate_space(
     return Space(
         candidates=tuple(found.values()),
         refused=dict(refused.most_common()),
+        renamed=renamed,
         examples=examples,
         considered=considered,
         baseline=baseline,
@@ -135,6 +142,18 @@ class _Judge:
         if falls_back_from_megamoe(launch) and not keep_fallback:
             return "megamoe.falls_back"
         return Candidate(requested=layout, effective=launch.effective)
+
+    def common_violation(self, examples: Collection[Layout], all_of_them: Iterable[Layout]) -> Violation | None:
+        """What all of some refused layouts break, whichever rule stops them first; guessed from a few `examples`."""
+        broken = [self._violations(layout) for layout in examples]
+        rules = [rule for rule in broken[0] if all(rule in others for others in broken)]
+        if not rules or not all(rules[0] in self._violations(layout) for layout in all_of_them):
+            return None
+        return broken[0][rules[0]]
+
+    def _violations(self, layout: Layout) -> Mapping[str, Violation]:
+        verdict = judge(layout, self._target.model, self._cluster, self._version, suggest=False)
+        return {broken.rule: broken for broken in verdict.violations}
 
 
 def _combinations(cluster: Cluster, version: EngineVersion, pinned: Mapping[str, Any]) -> Iterator[Layout]:
@@ -174,6 +193,14 @@ def _combinations(cluster: Cluster, version: EngineVersion, pinned: Mapping[str,
             )
 
 
+def _fractions(
+    cluster: Cluster, offered: Sequence[float | None], pinned: Mapping[str, Any]
+) -> tuple[float | None, ...]:
+    if "mem_fraction_static" in pinned:
+        return (pinned["mem_fraction_static"],)
+    return (None,) if cluster.gpu.is_cpu else tuple(offered)
+
+
 def _divisors(number: int) -> tuple[int, ...]:
     return tuple(size for size in range(1, number + 1) if number % size == 0)
 
@@ -181,6 +208,8 @@ def _divisors(number: int) -> tuple[int, ...]:
 def _checked_pins(pins: Mapping[str, int | str | float]) -> dict[str, Any]:
     kinds = _field_kinds()
     for name, value in pins.items():
+        if type(value) is int and abs(value) > LARGEST_NUMBER:
+            raise MalformedError(f"{name} is pinned to a number beyond the 64 bits in which SGLang counts")
         if name not in kinds:
             raise UnknownNameError("layout field", name, kinds)
         if not any(_is_of(kind, value) for kind in kinds[name]):
@@ -204,18 +233,25 @@ def _is_of(kind: type, value: object) -> bool:
     return isinstance(value, (int, float)) if kind is float else type(value) is kind
 
 
-def _nothing_left(model: Model, cluster: Cluster, pinned: Mapping[str, Any], refused: Mapping[str, int]) -> str:
-    asked = ", ".join(f"{name}={value}" for name, value in pinned.items()) or "no pins"
-    if not refused:
-        return (
-            f"no layout uses all {cluster.num_gpus} GPUs of {cluster.name} with {asked}: "
-            "dp_size * tp_size * pp_size must be the number of GPUs"
-        )
-    rule = max(refused, key=lambda name: refused[name])
+def _asked(pinned: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in pinned.items()) or "no pins"
+
+
+def _no_combination(cluster: Cluster, pinned: Mapping[str, Any]) -> str:
     return (
-        f"no legal layout of {model.name} on {cluster.name} with {asked}; "
-        f"most are refused by {rule} ({refused[rule]} of {sum(refused.values())})"
+        f"no layout uses all {cluster.num_gpus} GPUs of {cluster.name} with {_asked(pinned)}: "
+        "dp_size * tp_size * pp_size must be the number of GPUs"
     )
+
+
+def _nothing_left(
+    model: Model, cluster: Cluster, pinned: Mapping[str, Any], refused: Mapping[str, int], common: Violation | None
+) -> str:
+    nothing = f"no legal layout of {model.name} on {cluster.name} with {_asked(pinned)}"
+    if common is not None:
+        return f"{nothing}; all are refused by {common.rule}: {common.message}"
+    rule = max(refused, key=lambda name: refused[name])
+    return f"{nothing}; most are refused by {rule} ({refused[rule]} of {sum(refused.values())})"
 
 
 def _plain(cluster: Cluster, fractions: Sequence[float | None]) -> Layout:

@@ -23,6 +23,11 @@ class Stage(StrEnum):
     FORWARD = "first forward"
     UNDETECTED = "not detected by the engine"
 
+    @property
+    def after_illegal(self) -> str:
+        """In a sentence after `illegal`, or after a rule's name."""
+        return f", {self}" if self is Stage.UNDETECTED else f" at {self}"
+
 
 class Status(StrEnum):
     LEGAL = "legal"

@@ -12,7 +12,7 @@ from tuner.installed_engine import Answer, Platform
 _MEMORY_SLACK = 0.05
 _LEGAL = "legal"
 _SAME_FOR_ALL_WE_KNOW = frozenset({("intel_amx", "torch_native")})
-"""(ours, the engine's): without AMX it takes other kernels, which a cluster's name does not tell (overrides.py:1310)."""
+"""(ours, the engine's): without AMX it takes other kernels, which no cluster's name tells (overrides.py:1310)."""
 _DERIVED = frozenset({"attn_tp_size", "moe_tp_size"})
 """Widths that follow from others, and mean nothing where those do not fit together."""
 

@@ -17,6 +17,7 @@ from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.sglang.flags import from_argv
+from search_spaces.sglang.options import options_of
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 from tuner import detection
 from tuner.engine import DEFAULT_PROGRAM, Engine, simulated
@@ -57,6 +58,27 @@ def served(word: str) -> Served:
     except UnknownNameError as error:
         raise UnknownNameError("model, and no folder of that name", word, model_names()) from error
     return Served(model=model, model_path=word if "/" in word else hub_id(model.name))
+
+
+def served_elsewhere(word: str) -> Served:
+    """A model that a launch for another machine names: by what its path says, where that is a catalogue model's.
+
+    `/models/Kimi-K2.6`, and a cache's `.../models--moonshotai--Kimi-K2.6/snapshots/...`. Raises UserError.
+    """
+    try:
+        return served(word)
+    except UserError as error:
+        for name in _names_in_path(word):
+            try:
+                return served(name)
+            except UserError:
+                continue
+        raise UserError(f"{error}; --model says which model it is") from None
+
+
+def _names_in_path(word: str) -> list[str]:
+    cached = [part.removeprefix("models--").replace("--", "/") for part in Path(word).parts if "models--" in part]
+    return [*cached, *filter(None, [Path(word).name])]
 
 
 def _from_folder(folder: Path) -> Model:
@@ -218,11 +240,24 @@ def pins_of(words: Sequence[str]) -> dict[str, int | float | str]:
         name, equals, value = word.partition("=")
         if not equals or not name.strip() or not value.strip():
             raise MalformedError(f"--pin is written name=value, e.g. tp_size=8 (got {word!r})")
-        key = name.strip().lstrip("-").replace("-", "_")
+        key = _field(name.strip())
         if key in pins:
             raise MalformedError(f"--pin {key} is given twice")
         pins[key] = _value(value.strip())
     return pins
+
+
+def _field(name: str) -> str:
+    """The layout field that `tp_size`, `tp-size`, `--tp` or `tensor-parallel-size` names."""
+    key = name.lstrip("-").replace("-", "_")
+    written = f"--{key.replace('_', '-')}"
+    known = options_of(NEWEST)
+    dests = {option.dest for begun, option in known.items() if begun.startswith(written)}
+    exact = known.get(written)
+    dest = exact.dest if exact is not None else dests.pop() if len(dests) == 1 else key
+    if exact is None and f"{written}-size" in known:
+        dest = known[f"{written}-size"].dest
+    return dest if dest in vars(Layout()) else key
 
 
 def _value(text: str) -> int | float | str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from search_spaces.errors import UnsupportedError
@@ -27,7 +28,7 @@ def document(checked: Checked) -> dict[str, Any]:
         "suggestions_fit": checked.suggestions_fit if verdict.suggestions else None,
         "weight_bytes_rank0": checked.weight_bytes_rank0,
         "weight_bytes_per_gpu": None if memory is None else memory.weight_bytes,
-        "kv_tokens": None if memory is None or not checked.fits else memory.kv_tokens_total,
+        "kv_tokens": memory.kv_tokens_total if memory is not None and checked.fits else None,
         "fits": checked.fits,
         "engine_version": str(checked.server.version),
     }
@@ -56,4 +57,11 @@ def _violation(broken: Violation) -> dict[str, Any]:
 
 def _effective(run: Layout) -> dict[str, Any]:
     derived = {"attn_tp_size": run.attn_tp_size, "moe_tp_size": run.moe_tp_size, "num_gpus": run.num_gpus}
-    return {**{name: list(v) if isinstance(v, tuple) else v for name, v in vars(run).items()}, **derived}
+    return {**{name: _plain(value) for name, value in vars(run).items()}, **derived}
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no tuples, and no word for what is no finite number."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value

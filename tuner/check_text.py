@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from rich.console import RenderableType
 from rich.text import Text
 
+from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.rank_groups import RankGroups, rank_groups
 from search_spaces.verdict import Adjustment, Evidence, Stage, Status, Violation
@@ -16,6 +17,8 @@ from tuner.checked_launch import CheckedLaunch, Meant, VersionRange
 from tuner.checking import Checked
 
 _GIB = 2**30
+_DEFAULT = Layout()
+_BEFORE_CHOICES = frozenset({Stage.PARSE, Stage.RESOLVE})
 _STYLES = {Status.LEGAL: "bold green", Status.ADJUSTED: "bold yellow", Status.ILLEGAL: "bold red"}
 _HOW_KNOWN = {
     Evidence.EXECUTED: "seen in SGLang's own code, run without a GPU",
@@ -32,13 +35,19 @@ def report(launch: CheckedLaunch) -> list[RenderableType]:
         _title(launch),
         *(f"note: {note}" for note in launch.notes),
         *_violations(checked.verdict.violations),
-        *_adjustments(checked.verdict.adjustments),
+        *_adjustments(checked),
         *_what_runs(checked),
+        *_chosen_if_read(checked),
         *_meant(launch),
         *_nearest(checked),
         *_elsewhere(launch.history),
         *([] if launch.opinion is None else engine_opinion.lines(launch.opinion)),
     ]
+
+
+def _chosen_if_read(checked: Checked) -> list[str]:
+    is_read = not any(broken.stage in _BEFORE_CHOICES for broken in checked.verdict.violations)
+    return _chosen(checked) if is_read else []
 
 
 def _title(launch: CheckedLaunch) -> Text:
@@ -47,7 +56,7 @@ def _title(launch: CheckedLaunch) -> Text:
     title = Text(no_wrap=True, overflow="ignore")
     title.append(str(verdict.status), style=_STYLES[verdict.status])
     if verdict.violations:
-        title.append(f" at {verdict.violations[0].stage}")
+        title.append(verdict.violations[0].stage.after_illegal)
     title.append(f": {launch.shown_flags} | {server.model.name} on {server.cluster.name}, SGLang {server.version}")
     return title
 
@@ -55,7 +64,10 @@ def _title(launch: CheckedLaunch) -> Text:
 def _violations(violations: Sequence[Violation]) -> list[str]:
     lines = []
     for broken in violations:
-        lines += ["", f"breaks {broken.rule}, at {broken.stage} ({_HOW_KNOWN[broken.evidence]})"]
+        lines += [
+            "",
+            f"breaks {broken.rule},{broken.stage.after_illegal.removeprefix(',')} ({_HOW_KNOWN[broken.evidence]})",
+        ]
         lines.append(f"  {broken.message}")
         lines.append(f"  SGLang: {_said(broken)}  [{broken.source}]")
     return lines
@@ -68,12 +80,79 @@ def _said(broken: Violation) -> str:
     return f"{broken.exception}: {text}" if text else f"{broken.exception}, without a text"
 
 
-def _adjustments(adjustments: Sequence[Adjustment]) -> list[str]:
-    if not adjustments:
+def _adjustments(checked: Checked) -> list[str]:
+    """Apart: what the words were read as, what overrides them, and what else the engine sets."""
+    asked, changes = checked.verdict.requested, checked.verdict.adjustments
+    read = [change for change in changes if str(getattr(asked, change.name, None)) == change.after]
+    overrides = [change for change in changes if change not in read and _was_asked(change, asked)]
+    filled = [change for change in changes if change not in (*read, *overrides)]
+    return [
+        *_changes("read as other flags", read),
+        *_changes("overrides what was asked for", overrides),
+        *_changes("filled in by the engine", filled),
+    ]
+
+
+_SETTING = {
+    "prefill_cuda_graph": ("cuda_graph_backend_prefill", "disable_prefill_cuda_graph"),
+    "decode_cuda_graph": ("cuda_graph_backend_decode", "disable_decode_cuda_graph"),
+}
+"""The fields that ask for what an adjustment names, where it names none itself."""
+
+
+def _was_asked(change: Adjustment, asked: Layout) -> bool:
+    names = _SETTING.get(change.name, (change.name,))
+    return any(getattr(asked, name, None) != getattr(_DEFAULT, name, None) for name in names)
+
+
+def _changes(title: str, changes: Sequence[Adjustment]) -> list[str]:
+    if not changes:
         return []
-    width = max(len(change.name) for change in adjustments)
-    rows = [f"  {change.name:<{width}}  {change.before} -> {change.after}  [{change.source}]" for change in adjustments]
-    return ["", "changed without being asked", *rows]
+    width = max(len(change.name) for change in changes)
+    rows = [f"  {change.name:<{width}}  {change.before} -> {change.after}  [{change.source}]" for change in changes]
+    return ["", title, *rows]
+
+
+_CHOSEN = (
+    "attention_backend",
+    "prefill_attention_backend",
+    "decode_attention_backend",
+    "kv_cache_dtype",
+    "moe_runner_backend",
+    "quantization",
+    "mem_fraction_static",
+    "chunked_prefill_size",
+    "max_running_requests",
+)
+"""Automatic choices that a launch's speed and memory hang on."""
+
+
+def _chosen(checked: Checked) -> list[str]:
+    """What the engine decides because it was left open, in one line."""
+    run, asked = checked.verdict.effective, checked.verdict.requested
+    told = {change.name for change in checked.verdict.adjustments}
+    words = [
+        f"{name} {_figure(getattr(run, name))}"
+        for name in _CHOSEN
+        if getattr(asked, name) == getattr(_DEFAULT, name)
+        and getattr(run, name) != getattr(_DEFAULT, name)
+        and name not in told
+    ]
+    if not checked.server.cluster.gpu.is_cpu:
+        words += [f"{phase} graphs {graphs}" for phase in ("decode", "prefill") if (graphs := _graphs(run, phase))]
+    return ["", f"chosen by the engine: {', '.join(words)}"] if words else []
+
+
+def _figure(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def _graphs(run: Layout, phase: str) -> str:
+    backend, largest = getattr(run, f"cuda_graph_backend_{phase}"), getattr(run, f"cuda_graph_max_bs_{phase}")
+    if backend in (None, "disabled"):
+        return "off" if backend else ""
+    unit = "requests" if phase == "decode" else "tokens"
+    return f"{backend} up to {largest} {unit}" if largest else str(backend)
 
 
 def _what_runs(checked: Checked) -> list[str]:
@@ -82,14 +161,20 @@ def _what_runs(checked: Checked) -> list[str]:
     if not groups or any(broken.stage is Stage.PARSE for broken in checked.verdict.violations):
         return []
     title = "would run as" if checked.verdict.violations else "runs as"
-    copies = f" in each of {run.dp_size} replicas" if run.dp_size > 1 else ""
-    lines = ["", f"{title} {_sizes(run)}, on {run.num_gpus} of {cluster.num_gpus} GPUs{copies}"]
+    lines = ["", f"{title} {_sizes(run)}, {_gpus(run, cluster)}"]
     drawn = [
         group for group in groups if not group.is_trivial and not (group.name == "pipeline stages" and run.pp_size == 1)
     ]
     width = max((len(group.name) for group in drawn), default=0)
     lines += [f"  {group.name:<{width}}  {group.drawing}  {_shared_by(group)}" for group in drawn]
     return [*lines, *_memory(checked)]
+
+
+def _gpus(run: Layout, cluster: Cluster) -> str:
+    copies = f", {run.num_gpus // run.dp_size} in each of {run.dp_size} replicas" if run.dp_size > 1 else ""
+    if run.num_gpus > cluster.num_gpus:
+        return f"on {run.num_gpus} GPUs{copies}, of which {cluster.name} has {cluster.num_gpus}"
+    return f"on {run.num_gpus} of {cluster.num_gpus} GPUs{copies}"
 
 
 def _sizes(run: Layout) -> str:
@@ -113,15 +198,27 @@ def _memory(checked: Checked) -> list[str]:
     if memory is None:
         return []
     weights = f"{_gib(memory.weight_bytes)} of weights on the fullest GPU of {_gib(memory.total_bytes)}"
-    if not checked.fits:
-        return [f"  memory: {weights}: does not fit"]
     fraction = f"{memory.mem_fraction_static:.3g}"
-    if memory.kv_pool_bytes <= 0:
-        edge = f"{fraction} of it leaves nothing for sure for the KV cache; say --mem-fraction-static"
+    if checked.ended is not None:
+        return [f"  memory: {weights}: {_shortage(checked.ended)} at mem fraction {fraction}"]
+    if checked.is_at_the_edge:
+        edge = f"mem fraction {fraction} leaves nothing for sure for the KV cache; say --mem-fraction-static"
         return [f"  memory: {weights}: at the edge, {edge}"]
     pools = f" in {memory.kv_replicas} pools" if memory.kv_replicas > 1 else ""
     pool = f"{_gib(memory.kv_pool_bytes)} for {memory.kv_tokens_total:,} tokens of KV cache{pools}"
-    return [f"  memory: {weights}, {pool} at mem fraction {fraction}: fits"]
+    fits = "the draft model, which is not counted, has to fit too" if checked.leaves_draft_out else "fits"
+    return [f"  memory: {weights}, {pool} at mem fraction {fraction}: {fits}"]
+
+
+def _shortage(ended: Violation) -> str:
+    """What there is no room for, by the stage at which memory runs out."""
+    match ended.stage:
+        case Stage.WEIGHTS:
+            return "they do not fit,"
+        case Stage.KV_POOL:
+            return "nothing is left for a KV cache"
+        case _:
+            return "too little is left for CUDA graphs"
 
 
 def _meant(launch: CheckedLaunch) -> list[str]:
@@ -145,10 +242,11 @@ def outcome(checked: Checked) -> str:
     """A verdict in a few words."""
     verdict = checked.verdict
     if verdict.violations:
-        return f"illegal at {verdict.violations[0].stage} ({verdict.violations[0].rule})"
+        return f"illegal{verdict.violations[0].stage.after_illegal} ({verdict.violations[0].rule})"
     words = str(verdict.status)
-    if checked.memory is not None and checked.fits:
-        words += f", fits with {_gib(checked.memory.weight_bytes)} of weights per GPU"
+    if checked.memory is not None and checked.ended is None:
+        weights = f"{_gib(checked.memory.weight_bytes)} of weights per GPU"
+        words += f", {weights} without a draft model" if checked.leaves_draft_out else f", fits with {weights}"
     return words
 
 
@@ -166,7 +264,11 @@ def _nearest(checked: Checked) -> list[str]:
 def _elsewhere(history: Sequence[VersionRange]) -> list[str]:
     if len(history) < 2:
         return []
-    return ["", "under other versions", *(f"  {each.first} to {each.last}: {each.outcome}" for each in history)]
+    return ["", "under other versions", *(f"  {_releases(each)}: {each.outcome}" for each in history)]
+
+
+def _releases(span: VersionRange) -> str:
+    return str(span.first) if span.first == span.last else f"{span.first} to {span.last}"
 
 
 def _gib(size: float) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from search_spaces.layout import Layout
 from search_spaces.notation import Notation, Reading, readings
-from search_spaces.sglang.rules import judge
 from search_spaces.sglang.versions import NEWEST, OLDEST, EngineVersion
 from search_spaces.verdict import Stage, Status, Verdict
 from tuner.check_document import argv_text
@@ -15,6 +14,8 @@ from tuner.engine_opinion import Opinion
 from tuner.launch_words import Asked
 
 _ROOMY_MEM_FRACTION = 0.9
+_FEW_TOKENS = 16_384
+_USUAL_REQUEST = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +64,8 @@ def check_launch(asked: Asked, server: Server) -> CheckedLaunch:
         shown_flags=argv_text(checked.verdict.requested, server.version) if readable else " ".join(asked.flags),
         notation=asked.notation,
         meant=meant,
-        notes=tuple(_notes(asked, checked)) if readable else (),
-        history=_history(checked.verdict.requested, server) if readable else (),
+        notes=(*asked.notes, *(_notes(asked, checked) if readable else ())),
+        history=_history(checked) if readable else (),
     )
 
 
@@ -92,8 +93,35 @@ def _notes(asked: Asked, checked: Checked) -> list[str]:
     if 0 < idle < cluster.num_gpus:
         notes.append(f"world size {requested.num_gpus}: {idle} of {cluster.num_gpus} GPUs stay idle")
     notes += [text for claim in asked.claims if (text := _unkept(claim, checked))]
-    if "--config" in asked.flags:
+    notes += _memory_notes(checked)
+    told = (*checked.verdict.violations, *checked.verdict.adjustments)
+    if checked.server.version != NEWEST and told:
+        notes.append(f"files and lines are those of SGLang {NEWEST}, unless another release stands before them")
+    if any(word.partition("=")[0] == "--config" for word in asked.flags):
         notes.append("what the file of --config sets is not read here")
+    return notes
+
+
+def _memory_notes(checked: Checked) -> list[str]:
+    """What `fits` does not say: a draft model that is not counted, and a KV cache too small to serve with."""
+    notes = []
+    model, held = checked.server.model, checked.memory
+    if checked.leaves_draft_out:
+        notes.append(
+            "the draft model's weights and KV cache are not counted: what is said of memory is without them, and "
+            "it may not fit"
+        )
+    if held is not None and checked.ended is None and 0 < held.kv_tokens < min(model.context_length, _FEW_TOKENS):
+        notes.append(
+            f"a KV cache of {held.kv_tokens:,} tokens serves next to nothing: no request may be longer (the model's "
+            f"context: {model.context_length:,}), and {max(held.kv_tokens // _USUAL_REQUEST, 1)} of "
+            f"{_USUAL_REQUEST:,} tokens run at a time"
+        )
+    elif held is not None and checked.ended is None and 0 < held.kv_tokens < model.context_length:
+        notes.append(
+            f"no request may be longer than the KV cache, {held.kv_tokens:,} tokens, though the model's context is "
+            f"{model.context_length:,}"
+        )
     return notes
 
 
@@ -131,12 +159,14 @@ def _unkept(claim: Notation, checked: Checked) -> str:
     return f"the name says {claim.text}, but it {verb} {', '.join(broken)}{never}"
 
 
-def _history(layout: Layout, server: Server) -> tuple[VersionRange, ...]:
+def _history(checked: Checked) -> tuple[VersionRange, ...]:
+    server, layout = checked.server, checked.verdict.requested
     found: list[VersionRange] = []
     for patch in range(OLDEST.patch, NEWEST.patch + 1):
         version = EngineVersion(NEWEST.major, NEWEST.minor, patch)
-        verdict = judge(layout, server.model, server.cluster, version, suggest=False, env=server.env)
-        ended = _ended(verdict)
+        verdict = check_layout(layout, replace(server, version=version), suggest=False).verdict
+        # What the words were rewritten to is no verdict of one release.
+        ended = _ended(verdict, least=checked.verdict.status)
         if found and found[-1].outcome == ended:
             found[-1] = VersionRange(first=found[-1].first, last=version, outcome=ended)
         else:
@@ -144,10 +174,13 @@ def _history(layout: Layout, server: Server) -> tuple[VersionRange, ...]:
     return tuple(found)
 
 
-def _ended(verdict: Verdict) -> str:
+def _ended(verdict: Verdict, *, least: Status) -> str:
+    """least: ADJUSTED where reading the words has changed them already."""
     if verdict.violations:
         first = verdict.violations[0]
-        return f"illegal at {first.stage} ({first.rule})"
+        return f"illegal{first.stage.after_illegal} ({first.rule})"
     changed = [a for a in verdict.adjustments if a.name in _SHOWN or a.name == "moe_a2a_backend"]
     shown = ", ".join(f"{a.name} {a.before} -> {a.after}" for a in changed)
-    return f"{Status.ADJUSTED}: {shown}" if shown else str(Status.LEGAL)
+    shown = shown or ", ".join(a.name for a in verdict.adjustments)
+    status = Status.ADJUSTED if least is Status.ADJUSTED else verdict.status
+    return f"{status}: {shown}" if shown else str(status)

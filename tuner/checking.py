@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 
 from cost_models.memory import memory
 from cost_models.memory_verdict import MEMORY_RULES, memory_violation
 from cost_models.prediction import Memory
-from cost_models.weights import weight_bytes_at_construction
+from cost_models.weights import leaves_draft_out, weight_bytes_at_construction
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
@@ -30,6 +31,9 @@ _WITHOUT_MODEL = UP_TO_CONSTRUCTION - {Stage.INIT}
 _BEYOND_RULES = 1e6
 """Memory runs out after every rule has been passed."""
 
+_AT_THE_EDGE = 1e7
+"""It may fit, but is not sure to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
@@ -46,7 +50,8 @@ class Checked:
     """verdict: with the ways in which memory runs out among its violations, and suggestions that fit.
 
     argument_stages: the verdict up to model construction alone, which the engine reaches without GPU memory.
-    memory: on the fullest GPU; None where the model is not built. ended: how memory runs out; None where it does not.
+    memory: on the fullest GPU; None where the model is not built, or where the static fraction is none.
+    ended: how memory runs out; None where it does not.
     weight_bytes_rank0: bytes of the parameters that the first rank allocates before it loads the checkpoint.
     suggestions_fit: whether the suggestions also fit; otherwise none of this model's layouts fits these GPUs.
     """
@@ -61,10 +66,24 @@ class Checked:
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits the GPUs; None where it does not come to that."""
+        """Whether it fits the GPUs; None where it does not come to that, or where a draft model that is not counted has
+        to fit too.
+        """
         if self.memory is None:
             return None
+        if self.ended is None and self.leaves_draft_out:
+            return None
         return self.ended is None
+
+    @property
+    def leaves_draft_out(self) -> bool:
+        """Whether the launch loads a draft model that `memory` does not know."""
+        return leaves_draft_out(self.server.model, self.verdict.effective)
+
+    @property
+    def is_at_the_edge(self) -> bool:
+        """Whether it fits only with less memory gone before the weights are loaded than is usual."""
+        return self.ended is None and self.memory is not None and self.memory.kv_tokens < 1
 
 
 def check_flags(words: Sequence[str], server: Server, *, suggest: bool = True, memory_decides: bool = True) -> Checked:
@@ -97,6 +116,10 @@ def check_layout(
     arguments = Status.ILLEGAL if stages & UP_TO_CONSTRUCTION else replace(verdict, violations=()).status
     checked = Checked(server=server, verdict=verdict, argument_stages=arguments)
     if not stages & _WITHOUT_MODEL and rank_groups(verdict.effective):
+        checked = replace(
+            checked, weight_bytes_rank0=weight_bytes_at_construction(model, cluster.gpu, verdict.effective)
+        )
+    if checked.weight_bytes_rank0 is not None and _has_share(verdict.effective):
         ended = memory_violation(model, cluster, verdict.effective)
         if ended is not None and memory_decides:
             verdict = replace(verdict, violations=_in_order((*verdict.violations, ended)))
@@ -105,9 +128,13 @@ def check_layout(
             verdict=verdict,
             memory=memory(model, cluster, verdict.effective),
             ended=ended,
-            weight_bytes_rank0=weight_bytes_at_construction(model, cluster.gpu, verdict.effective),
         )
     return checked if verdict.is_legal or not suggest else _with_suggestions(checked)
+
+
+def _has_share(layout: Layout) -> bool:
+    """Whether the static fraction is one; what the engine makes of another can only be seen on the GPU."""
+    return layout.mem_fraction_static is None or 0 < layout.mem_fraction_static < 1
 
 
 def check_anew(checked: Checked, layout: Layout) -> Checked:
@@ -126,10 +153,14 @@ def _in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
 def _with_suggestions(checked: Checked) -> Checked:
     verdict, server = checked.verdict, checked.server
     fits = _may_fit(server)
-    found = nearest_legal(verdict.requested, server.cluster, _progress(server, with_memory=fits)) if fits else ()
+    found: tuple[Layout, ...] = ()
+    if fits:
+        found = nearest_legal(verdict.requested, server.cluster, _progress(server, _Room.SURE)) or nearest_legal(
+            verdict.requested, server.cluster, _progress(server, _Room.POSSIBLE)
+        )
     if not found and any(v.rule not in MEMORY_RULES for v in verdict.violations):
         fits = False
-        found = nearest_legal(verdict.requested, server.cluster, _progress(server, with_memory=False))
+        found = nearest_legal(verdict.requested, server.cluster, _progress(server, _Room.ANY))
     return replace(checked, verdict=replace(verdict, suggestions=found), suggestions_fit=fits)
 
 
@@ -139,16 +170,28 @@ def _may_fit(server: Server) -> bool:
     return server.model.weight_bytes / cluster.num_gpus < cluster.gpu.memory_bytes
 
 
-def _progress(server: Server, *, with_memory: bool) -> Callable[[Layout], float | None]:
+class _Room(Enum):
+    """What is asked of a layout's memory: that it fits for sure, that it may, or nothing."""
+
+    SURE = auto()
+    POSSIBLE = auto()
+    ANY = auto()
+
+
+def _progress(server: Server, room: _Room) -> Callable[[Layout], float | None]:
     target = Target(model=server.model, gpu=server.cluster.gpu)
 
     def progress(layout: Layout) -> float | None:
         launch = launch_of(layout, target, server.cluster, server.version, server.env)
         place = how_far(launch)
-        if place is not None or not with_memory:
+        if place is not None or room is _Room.ANY:
             return place
         ended = memory_violation(server.model, server.cluster, launch.effective)
-        return None if ended is None else _BEYOND_RULES + _ORDER[ended.stage]
+        if ended is not None:
+            return _BEYOND_RULES + _ORDER[ended.stage]
+        if room is _Room.POSSIBLE or memory(server.model, server.cluster, launch.effective).kv_tokens:
+            return None
+        return _AT_THE_EDGE
 
     return progress
 

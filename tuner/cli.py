@@ -1,44 +1,14 @@
-"""The command line: its commands, how they end, and what a signal does.
-
-Heavy imports (optuna, mlflow) happen in the commands that need them, so that `--help` is quick.
-"""
+"""The console command: what a signal does, from the first moment on."""
 
 from __future__ import annotations
 
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import FrameType
 from typing import NoReturn
 
-import typer
-from typer._click.exceptions import (
-    ClickException,
-    NoSuchOption,
-)  # typer brings its own click, and names it nowhere else
-
-from search_spaces.errors import CannotRunError, UserError
-from tuner.commands.check import check
-from tuner.commands.search import search
-from tuner.commands.simulate import simulate
-from tuner.commands.space import space
-from tuner.commands.ui import ui
 from tuner.exit_code import Exit
-from tuner.voice import Voice, speak_where_letters_fail
-
-app = typer.Typer(
-    add_completion=False,
-    no_args_is_help=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-    help="Finds the fastest legal way to lay a Mixture-of-Experts model out on GPUs under SGLang.",
-    epilog="Without a command, `tune --objective ...` searches with live trials.",
-)
-app.callback(invoke_without_command=True)(search)
-app.command()(check)
-app.command()(space)
-app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(simulate)
-app.command()(ui)
 
 _ASKED_TO_END = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -57,28 +27,28 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
         # `nohup` has SIGHUP ignored, and means it.
         if asked is not signal.SIGHUP or signal.getsignal(asked) is not signal.SIG_IGN:
             signal.signal(asked, _interrupt)
-    speak_where_letters_fail()
-    sys.exit(_guarded(lambda: app(args=None if argv is None else list(argv), standalone_mode=False)))
+    sys.exit(_run(argv))
 
 
-def _guarded(command: Callable[[], object]) -> int:
+def _run(argv: Sequence[str] | None) -> int:
     try:
-        code = command()
-    except UserError as error:
-        Voice().say(f"tune: {' '.join(str(error).split())}")
-        return Exit.ILLEGAL if isinstance(error, CannotRunError) else Exit.USER
-    except typer.Exit as ended:
-        return ended.exit_code
-    except (KeyboardInterrupt, typer.Abort):
-        Voice().say("tune: interrupted")
-        return Exit.INTERRUPTED
-    except ClickException as error:
-        hint = "`tune --help` lists the options"
-        if isinstance(error, NoSuchOption):
-            hint += "; an engine's launch flags come after --"
-        Voice().say(f"tune: {error.format_message()} ({hint})")
-        return Exit.USER
-    return int(code) if isinstance(code, int) else Exit.DONE
+        # It takes a moment to import, in which Ctrl-C is as good as later.
+        from tuner.app import run  # noqa: PLC0415
+
+        return run(argv)
+    except KeyboardInterrupt:
+        return _interrupted()
+    except RuntimeError as error:
+        # What happens while a class is being made reaches Python 3.11 so.
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        return _interrupted()
+
+
+def _interrupted() -> int:
+    if sys.stderr is not None:
+        sys.stderr.write("tune: interrupted\n")
+    return Exit.INTERRUPTED
 
 
 if __name__ == "__main__":

@@ -103,14 +103,15 @@ def installed_engine(program: Sequence[str]) -> InstalledEngine | None:
         ).stdout.split()
     except (OSError, subprocess.SubprocessError):
         return None
-    return _with_rules(answer[-1]) if answer else None
+    return InstalledEngine(version=answer[-1], rules=rules_of(answer[-1])) if answer else None
 
 
-def _with_rules(version: str) -> InstalledEngine:
+def rules_of(version: str) -> EngineVersion:
+    """The release whose rules are applied to an engine of `version`: the newest where it is none that is known."""
     try:
-        return InstalledEngine(version=version, rules=EngineVersion.parse(version))
+        return EngineVersion.parse(version)
     except MalformedError:
-        return InstalledEngine(version=version, rules=NEWEST)
+        return NEWEST
 
 
 def sglang_is_installed_here() -> bool:

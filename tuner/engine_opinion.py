@@ -15,18 +15,26 @@ from search_spaces.verdict import Stage, Verdict, Violation
 from tuner.agreement import Difference, compare, speaks_for
 from tuner.asking import Served
 from tuner.checking import Checked
+from tuner.detection import rules_of
 from tuner.installed_engine import Answer, InstalledEngine, Platform, Question, folder_of
 from tuner.launch_words import MODEL_OPTIONS, Asked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opinion:
-    """decides: whether the engine was asked under the facts of the GPUs that are to run the launch: it then wins."""
+    """decides: whether the engine was asked under the facts of the GPUs that are to run the launch, and is of the
+    release that was judged: it then wins.
+
+    other_release: the release that was judged, where the engine is of another; else empty.
+    later: where the launch ends after the stages that the engine was asked about; None where it does not.
+    """
 
     platform: Platform
     answer: Answer
     differences: tuple[Difference, ...]
     decides: bool
+    other_release: str = ""
+    later: Stage | None = None
 
 
 @contextmanager
@@ -47,12 +55,21 @@ def ask(engine: InstalledEngine, asked: Asked, checked: Checked, folder: Path) -
     if engine.platform.kind == "cpu" and "--device" not in argv:
         argv += ["--device", "cpu"]
     (answer,) = engine.ask([Question(argv=tuple(argv), env=asked.env)])
+    is_same = rules_of(engine.platform.version) == checked.server.version
     return Opinion(
         platform=engine.platform,
         answer=answer,
         differences=compare(checked.verdict, answer),
-        decides=speaks_for(engine.platform, checked.server.cluster),
+        decides=speaks_for(engine.platform, checked.server.cluster) and is_same,
+        other_release="" if is_same else str(checked.server.version),
+        later=_end_after(checked.verdict, answer),
     )
+
+
+def _end_after(verdict: Verdict, answer: Answer) -> Stage | None:
+    """The stage at which a launch that the engine was not asked far enough about is stopped; None where it is not."""
+    first = next(iter(verdict.violations), None)
+    return None if first is None or first.stage in answer.asked else first.stage
 
 
 def with_opinion(checked: Checked, opinion: Opinion) -> Checked:
@@ -94,15 +111,23 @@ def lines(opinion: Opinion) -> list[str]:
     else:
         text = " ".join(answer.error.split()) or "no text"
         said = f"refuses it at {answer.stage}: {answer.exception}: {text} [{answer.at}]"
+    if not opinion.decides:
+        return ["", f"{title}: it {said}", f"  not decisive: {_why_not(opinion)}"]
     differs = {difference.name for difference in opinion.differences}
     attitude = "DISAGREES" if "verdict" in differs else "agrees but for some values" if differs else "agrees"
     told = ["", f"{title}, {attitude}: it {said}"]
     told += [f"  {d.name}: here {d.ours}; there {' '.join(d.engine.split())}" for d in opinion.differences]
-    if not opinion.decides:
-        told.append("  it applied the rules of this machine, not those of the GPUs that are to run it: not decisive")
-    elif opinion.differences:
+    if opinion.differences:
         told.append("  the engine wins: it was asked under the facts of these GPUs")
+    elif opinion.later is not None and answer.stage is None:
+        told.append(f"  it was not asked further: what stops the launch comes at {opinion.later}")
     return told
+
+
+def _why_not(opinion: Opinion) -> str:
+    if opinion.other_release:
+        return f"it is not SGLang {opinion.other_release}, whose rules were asked for"
+    return "it applied the rules of this machine, not those of the GPUs that are to run it"
 
 
 def _refusal(answer: Answer, stage: Stage) -> Violation:

@@ -7,6 +7,8 @@ from enum import IntEnum
 
 class Exit(IntEnum):
     DONE = 0
+    OUTPUT_LOST = 1
+    """What was asked for could not be written: the disk is full."""
     USER = 2
     """The user's words cannot be used; nothing was started."""
     ILLEGAL = 3

@@ -134,7 +134,7 @@ def _derive_ranks(server_args: Any) -> None:
 def _resolved_fields(launch: Launch) -> dict[str, Any]:
     """Every field that is a plain value, and the CUDA graphs' settings by phase."""
     names = getattr(type(launch.server_args), "__struct_fields__", None) or vars(launch.server_args)
-    fields = {}
+    fields: dict[str, Any] = {}
     for name in names:
         with contextlib.suppress(AttributeError):
             value = launch.resolved(name)
@@ -244,7 +244,7 @@ def repeat_gpus(properties: Sequence[Any], memory_mib: float) -> None:
 
     properties: what `torch.cuda.get_device_properties` says of each. memory_mib: what SGLang takes for a card's.
     """
-    import torch  # noqa: PLC0415 - slow, and only there where SGLang is
+    torch: Any = importlib.import_module("torch")
 
     def of(device: Any = None) -> Any:
         index = getattr(device, "index", device)
@@ -257,13 +257,13 @@ def repeat_gpus(properties: Sequence[Any], memory_mib: float) -> None:
     torch.cuda.get_device_name = lambda device=None: of(device).name
     torch.cuda.get_device_capability = lambda device=None: (of(device).major, of(device).minor)
     torch.cuda.mem_get_info = lambda device=None: (of(device).total_memory, of(device).total_memory)
-    common = importlib.import_module("sglang.srt.utils.common")
+    common: Any = importlib.import_module("sglang.srt.utils.common")
     common.get_nvgpu_memory_capacity = lambda: memory_mib
 
 
 def remember_gpus() -> None:
     """Reads what the driver says of the GPUs, where there are any, for the forks to come."""
-    import torch  # noqa: PLC0415 - slow, and only there where SGLang is
+    torch: Any = importlib.import_module("torch")
 
     if torch.version.cuda is not None and torch.cuda.is_available():
         properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
@@ -273,7 +273,7 @@ def remember_gpus() -> None:
 
 def platform() -> dict[str, Any]:
     """What this SGLang is, and whose rules it applies: `cuda sm_90`, `rocm`, or `cpu`."""
-    import torch  # noqa: PLC0415 - slow, and only there where SGLang is
+    torch: Any = importlib.import_module("torch")
 
     version = importlib.import_module("sglang").__version__
     if not torch.cuda.is_available():
@@ -356,7 +356,7 @@ def _import_for_the_next(names: Iterable[str]) -> None:
 
 
 def _hello() -> dict[str, Any]:
-    import torch  # noqa: PLC0415 - slow, and only there where SGLang is
+    torch: Any = importlib.import_module("torch")
 
     if not torch.cuda.is_available():
         os.environ.setdefault("SGLANG_USE_CPU_ENGINE", "1")

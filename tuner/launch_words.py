@@ -7,7 +7,6 @@ came with them.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,16 +15,20 @@ from textwrap import shorten
 from search_spaces.errors import MalformedError
 from search_spaces.layout import Layout
 from search_spaces.notation import Notation, names_in, read_notation
-from search_spaces.sglang.options import options_of
-from search_spaces.sglang.versions import NEWEST
-from tuner import shell_script, systemd_unit
+from search_spaces.sglang.flag_errors import is_flag
+from search_spaces.sglang.flags import from_argv
+from tuner import containers, other_programs, shell_script, systemd_unit
+from tuner.containers import Container
+from tuner.script_files import script_of, unfenced
 from tuner.shell_script import Command, shown, unknown_in
+from tuner.standard_input import text_on_stdin
+from tuner.unknown_values import known_words, with_marks
+from tuner.visible_gpus import Visible, visible_in
 
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _MODULES = ("sglang.launch_server", "sglang/launch_server.py", "launch_server.py")
 MODEL_OPTIONS = ("--model-path", "--model")
 _OF_ONE_NODE = ("--node-rank", "--dist-init-addr", "--host", "--port")
-_LARGEST_FILE_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +36,7 @@ class Asked:
     """flags: launch flags, as the engine would get them. model: what they name to be served; empty where nothing.
     env: the server's environment, as far as it was given. origin: the file it was read from, if any.
     notation: where no flags but a notation was given. claims: layouts that the file or a name in it claims.
+    container: what the server is started in. notes: what is left out of account, in words.
     """
 
     flags: tuple[str, ...] = ()
@@ -41,6 +45,15 @@ class Asked:
     origin: str = ""
     notation: Notation | None = None
     claims: tuple[Notation, ...] = ()
+    container: Container = field(default_factory=Container)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def visible_gpus(self) -> Visible | None:
+        """How many GPUs of a node the server is let to see; None where nothing is said."""
+        if (visible := visible_in(self.env)) is not None or self.container.num_gpus is None:
+            return visible
+        return Visible(num_gpus=self.container.num_gpus, said="--gpus of the container")
 
 
 def read_words(words: Sequence[str]) -> tuple[Asked, ...]:
@@ -54,37 +67,43 @@ def read_words(words: Sequence[str]) -> tuple[Asked, ...]:
             "notation such as TP8 EP8, after --"
         )
     if list(words) == ["-"]:
-        return _from_text(sys.stdin.read(), origin="", what="the text on stdin")
-    if len(words) == 1 and (path := _file(words[0])) is not None:
-        return _from_text(_content(path), origin=path.name, what=str(path))
+        return _from_text(text_on_stdin(), origin="", what="the text on stdin")
+    if (script := script_of(words)) is not None:
+        return _from_text(
+            script.text,
+            origin=script.path.name,
+            what=str(script.path),
+            arguments=script.arguments,
+            environment=script.environment,
+        )
     if len(words) == 1 and re.search(r"\s", words[0].strip()):
         return _from_text(words[0], origin="", what=repr(shorten(words[0], 80)))
-    found = list(_launches(Command(words=tuple(words), env={})))
-    return tuple(found) if found else (_plain(words),)
+    return launches_of(with_marks(words))
 
 
-def _file(word: str) -> Path | None:
-    try:
-        path = Path(word).expanduser()
-        if path.is_file():
-            return path
-    except (OSError, RuntimeError, ValueError):
-        return None
-    if re.fullmatch(r"(?:[./~]\S*|[^\s-]\S*\.(?:sh|bash|service|txt|slurm|sbatch))", word):
-        raise MalformedError(f"{word}: no such file")
-    return None
+def launches_of(words: Sequence[str]) -> tuple[Asked, ...]:
+    """The launches of one command, bare flags, or a notation; no file is looked at.
+
+    Raises MalformedError.
+    """
+    if found := list(_launches(Command(words=tuple(words), env={}))):
+        return tuple(found)
+    if said := other_programs.said_of(words):
+        raise MalformedError(said)
+    if other_programs.only_names_it(words):
+        raise MalformedError(f"{words[0]} starts no SGLang server: give the launch itself")
+    return (_plain(words),)
 
 
-def _content(path: Path) -> str:
-    try:
-        if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise MalformedError(f"{path} is too large for a script ({path.stat().st_size} bytes)")
-        return path.read_text(encoding="utf-8-sig", errors="replace")
-    except OSError as error:
-        raise MalformedError(f"{path} cannot be read: {error.strerror}") from None
-
-
-def _from_text(text: str, *, origin: str, what: str) -> tuple[Asked, ...]:
+def _from_text(
+    text: str,
+    *,
+    origin: str,
+    what: str,
+    arguments: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> tuple[Asked, ...]:
+    text = unfenced(text)
     if not text.strip():
         raise MalformedError(f"{what} is empty")
     claims = _claims(f"{Path(origin).stem}\n{text}")
@@ -94,11 +113,13 @@ def _from_text(text: str, *, origin: str, what: str) -> tuple[Asked, ...]:
         try:
             notation = read_notation(text)
         except MalformedError:
-            ran = shell_script.commands(text)
+            ran = shell_script.commands(text, arguments, environment)
         else:
             return (Asked(notation=notation, origin=origin),)
-    found = [launch for command in ran for launch in _launches(command)]
-    if not found and len(ran) == 1:
+    found = _found(ran)
+    if not found and (said := next(filter(None, (other_programs.said_of(each.words) for each in ran)), "")):
+        raise MalformedError(said)
+    if not found and len(ran) == 1 and not other_programs.only_names_it(ran[0].words):
         found = [_plain(ran[0].words, env=ran[0].env)]
     if not found:
         raise MalformedError(
@@ -107,37 +128,70 @@ def _from_text(text: str, *, origin: str, what: str) -> tuple[Asked, ...]:
     return tuple(replace(each, origin=origin, claims=claims) for each in _distinct(found))
 
 
+def _found(ran: Sequence[Command]) -> list[Asked]:
+    """The servers that `ran` starts, each with a note of the flags that stand behind it as a command of their own."""
+    found: list[Asked] = []
+    for command in ran:
+        if found and command.words and command.words[0].startswith("--"):
+            note = f"{command.words[0]} stands on a line that does not continue the launch, and is no part of it"
+            found[-1] = replace(found[-1], notes=(*found[-1].notes, note))
+        found += _launches(command)
+    return found
+
+
 def _launches(command: Command) -> Iterator[Asked]:
     """The servers that one command starts: itself, in a container, or in a shell of its own (`bash -c '...'`)."""
     words = command.words
+    if other_programs.only_names_it(words):
+        return
     for place, word in enumerate(words):
-        if word.endswith(_MODULES):
-            yield _launch(words[:place], words[place + 1 :], command.env)
+        if word.endswith(_MODULES) and not re.search(r"\s", word):
+            yield _launch(command, place, place + 1)
             return
         if Path(word).name == "sglang" and words[place + 1 : place + 2] == ("serve",):
-            yield _launch(words[:place], words[place + 2 :], command.env)
+            yield _launch(command, place, place + 2)
             return
         if re.search(r"\s", word) and any(name in word for name in (*_MODULES, "sglang serve")):
             for inner in shell_script.commands(word):
-                yield from _launches(Command(words=inner.words, env={**command.env, **inner.env}))
+                for found in _launches(replace(inner, env={**command.env, **inner.env})):
+                    yield _inside(words[:place], found)
             return
-    if words and Path(words[0]).name in {"docker", "podman", "nerdctl", "sudo"}:
+    if words and Path(words[0]).name in {*containers.PROGRAMS, "sudo"}:
         begin = next((i for i, word in enumerate(words) if word.partition("=")[0] in MODEL_OPTIONS), None)
-        if begin is not None:
-            yield _launch(words[:begin], words[begin:], command.env)
+        if begin is not None and not other_programs.said_of(words[:begin]):
+            yield _launch(command, begin, begin)
 
 
-def _launch(before: Sequence[str], flags: Sequence[str], env: Mapping[str, str]) -> Asked:
-    given = dict(env)
-    for word in before:
-        if assignment := _ASSIGNMENT.fullmatch(re.sub(r"^(?:-e|--env=)(?=\w+=)", "", word)):
-            given[assignment[1]] = assignment[2]
+def _inside(before: Sequence[str], found: Asked) -> Asked:
+    """A server that a shell of its own starts, with what the words before that shell say."""
+    container = found.container if found.container != Container() else containers.container_of(before)
+    return replace(found, container=container, env={**_environment(before), **found.env})
+
+
+def _environment(before: Sequence[str]) -> dict[str, str]:
+    """`A=1`, `env A=1` and `docker run -e A=1`."""
+    stripped = (re.sub(r"^(?:-e|--env=)(?=\w+=)", "", word) for word in before)
+    return {found[1]: found[2] for word in stripped if (found := _ASSIGNMENT.fullmatch(word))}
+
+
+def _launch(command: Command, end_of_before: int, begin_of_flags: int) -> Asked:
+    before, flags = command.words[:end_of_before], command.words[begin_of_flags:]
     words = tuple(flags)
     served = ""
-    if words and not words[0].startswith("-"):
+    if words and not words[0].startswith("-") and not _may_hold_flags(words[0], before=command.words[:begin_of_flags]):
         served, words = words[0], words[1:]
-    asked = _asked(words, given, served)
-    return replace(asked, claims=_claims(" ".join((*before, *flags))))
+    asked = _asked(words, {**command.env, **_environment(before)}, served)
+    return replace(
+        asked,
+        claims=_claims(" ".join((*before, *flags))),
+        container=containers.container_of(before),
+        notes=command.notes,
+    )
+
+
+def _may_hold_flags(word: str, *, before: Sequence[str]) -> bool:
+    """Whether an unknown first word is more than the model, which only `sglang serve` takes by its place."""
+    return unknown_in(word) is not None and (before[-1:] != ("serve",) or "[@]" in word or "[*]" in word)
 
 
 def _claims(text: str) -> tuple[Notation, ...]:
@@ -153,52 +207,37 @@ def _plain(words: Sequence[str], env: Mapping[str, str] | None = None) -> Asked:
             break
         given[assignment[1]] = assignment[2]
         rest = rest[1:]
-    if rest and rest[0].startswith("-"):
+    if rest and is_flag(rest[0]):
         return _asked(tuple(rest), given, "")
-    return Asked(notation=read_notation(" ".join(rest)), env=given)
+    return Asked(notation=_with_flags(rest), env=given)
+
+
+def _with_flags(words: Sequence[str]) -> Notation:
+    """A notation, and flags of the layout behind it: `TP8 EP8 --mem-fraction-static 0.9`."""
+    begin = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    notation = read_notation(" ".join(words[:begin]))
+    if begin == len(words):
+        return notation
+    layout = from_argv(words[begin:]).layout
+    more = {name: value for name, value in vars(layout).items() if value != getattr(Layout(), name)}
+    for name, value in more.items():
+        if notation.flags.get(name, value) != value:
+            raise MalformedError(f"{name} is written twice: {notation.flags[name]} and {value}")
+    return replace(notation, text=" ".join(words), flags={**notation.flags, **more})
 
 
 def _asked(words: tuple[str, ...], env: Mapping[str, str], served: str) -> Asked:
+    return Asked(flags=known_words(words), model=shown(model_of(words) or served), env=env)
+
+
+def model_of(words: Sequence[str]) -> str:
+    """What flags name to be served, the last one where they do so twice; empty where nothing."""
+    served = ""
     for place, word in enumerate(words):
         name, equals, value = word.partition("=")
         if name in MODEL_OPTIONS:
             served = value if equals else (words[place + 1] if place + 1 < len(words) else "")
-    return Asked(flags=_known(words), model=shown(served), env=env)
-
-
-def _known(words: Sequence[str]) -> tuple[str, ...]:
-    """`words` without the options whose values only the running script knows: host, port, rank, names.
-
-    Raises MalformedError where such a value may hold flags, or decides something.
-    """
-    kept: list[str] = []
-    for word in words:
-        variable = unknown_in(word)
-        if variable is None:
-            kept.append(word)
-            continue
-        alone = not word.startswith("--")
-        option = kept.pop() if alone and kept and _awaits_value(kept[-1]) else "" if alone else word.partition("=")[0]
-        if not option:
-            raise MalformedError(
-                f"{variable} is not set to anything literal here, and may hold flags: write what it stands for"
-            )
-        if _decides(option):
-            raise MalformedError(
-                f"{option} is {shown(word)}, and {variable} is not set to anything literal here: write its value"
-            )
-    return tuple(kept)
-
-
-def _awaits_value(word: str) -> bool:
-    return word.startswith("--") and "=" not in word
-
-
-def _decides(option: str) -> bool:
-    """Whether an option's value has a say in the verdict: a layout's own, in full or begun."""
-    known = options_of(NEWEST)
-    dests = {named.dest for name, named in known.items() if name == option or name.startswith(option)}
-    return not dests.isdisjoint(vars(Layout()))
+    return served
 
 
 def _distinct(found: Sequence[Asked]) -> list[Asked]:

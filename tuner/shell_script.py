@@ -1,44 +1,70 @@
 """Reads shell text for the commands it would run, without running anything.
 
 Variables that the text sets to literal words are expanded, arrays and defaults (`${TP:-8}`) too. What is only known
-when the script runs stays in the words as a mark, so that the caller can say which variable it was.
+when the script runs stays in the words as a mark, so that the caller can say which variable it was and why.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from pathlib import Path
 
-import tree_sitter_bash
-from tree_sitter import Language, Node, Parser
+from tree_sitter import Node
 
-_OPEN, _CLOSE = "\ue000", "\ue001"
-_MARK = re.compile(f"{_OPEN}([^{_CLOSE}]*){_CLOSE}")
-_PROMPT = re.compile(r"^\s*[$#>] (?=\S)", re.MULTILINE)
-_BRANCHES = frozenset({"if_statement", "elif_clause", "else_clause", "case_item", "while_statement", "for_statement"})
+from search_spaces.errors import MalformedError
+from tuner.shell_syntax import assigned_names, found_blank, parsed, parts_of_expansion, syntax_of
+from tuner.shell_syntax import text_of as _text
+
+_OPEN, _CLOSE, _BECAUSE = "\ue000", "\ue001", "\ue002"
+_MARK = re.compile(f"{_OPEN}([^{_CLOSE}{_BECAUSE}]*){_BECAUSE}([^{_CLOSE}]*){_CLOSE}")
+_FIELD = re.compile(f"(?:{_OPEN}[^{_CLOSE}]*{_CLOSE}|\\S)+")
+_NOT_LITERAL = "is not set to anything literal here"
+_CONDITIONAL = "is set under a condition that only the running script knows"
+_READ_IN = "is read in when the script runs"
+_PROMPT = re.compile(r"^\s*[$>] (?=\S)", re.MULTILINE)
+_LOOPS = frozenset({"while_statement", "for_statement", "c_style_for_statement"})
+_READERS = frozenset({"read", "mapfile", "readarray"})
+_SETS_NO_FLAGS = frozenset({"activate", "conda.sh", "profile", ".bashrc", ".bash_profile", ".profile"})
+"""Files that are sourced for their PATH."""
+_STEPS = frozenset({".", ":", "cd", "echo", "export", "mkdir", "module", "printf", "set", "source", "ulimit"})
+"""Commands that `&&` follows as one step follows another, and not to ask something."""
+_UNSET = ("\ue003",)
+_BLANKS: tuple[tuple[str, ...], ...] = (_UNSET, (), ("",))
 _ALL_ARGUMENTS = frozenset({"@", "*"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
-    """words: as the program would get them. env: what the text sets in its environment."""
+    """words: as the program would get them. env: what the text sets in its environment. notes: what of the text is
+    left out of account, in words.
+    """
 
     words: tuple[str, ...]
     env: Mapping[str, str]
+    notes: tuple[str, ...] = ()
 
 
-def commands(text: str) -> tuple[Command, ...]:
-    """Every simple command of `text`, in order; those in `$(...)` apart."""
+def commands(
+    text: str, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+) -> tuple[Command, ...]:
+    """Every simple command of `text`, in order; those in `$(...)` apart.
+
+    arguments, environment: what the script is started with. Raises MalformedError for a quote that does not close, and
+    for text that is nested too deeply.
+    """
     plain = _PROMPT.sub("", text.replace("\r\n", "\n")) if not text.startswith("#!") else text.replace("\r\n", "\n")
-    tree = _parser().parse(plain.encode())
-    return tuple(_Reader().read(tree.root_node))
+    root = syntax_of(plain)
+    try:
+        return tuple(_Reader(arguments, environment or {}).read(root))
+    except RecursionError:
+        raise MalformedError("the script is nested too deeply to be read: give the launch alone") from None
 
 
-def mark(name: str) -> str:
+def mark(name: str, because: str = _NOT_LITERAL) -> str:
     """What stands in a word for a value that is not known here."""
-    return f"{_OPEN}{name}{_CLOSE}"
+    return f"{_OPEN}{name}{_BECAUSE}{because}{_CLOSE}"
 
 
 def unknown_in(word: str) -> str | None:
@@ -47,67 +73,157 @@ def unknown_in(word: str) -> str | None:
     return found[1] if found else None
 
 
+def why_unknown(word: str) -> str:
+    """What is said of the first variable in `word` whose value is not known."""
+    found = _MARK.search(word)
+    return found[2] if found else ""
+
+
 def shown(word: str) -> str:
     """`word` with what is not known written as the script writes it."""
     return _MARK.sub(lambda found: found[1], word)
 
 
-@cache
-def _parser() -> Parser:
-    return Parser(Language(tree_sitter_bash.language()))
-
-
-def _text(node: Node) -> str:
-    return (node.text or b"").decode(errors="replace")
-
-
 class _Reader:
-    """Walks the text once, keeping what it sets. A value is the fields it would expand to; None: not known."""
+    """Walks the text once, keeping what it sets.
 
-    def __init__(self) -> None:
-        self._values: dict[str, tuple[str, ...] | None] = {}
-        self._exported: set[str] = set()
+    A value is the fields it would expand to; None where only the running script knows.
+    """
 
-    def read(self, node: Node, *, is_branch: bool = False) -> Iterator[Command]:
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._arguments = tuple(arguments)
+        self._values: dict[str, tuple[str, ...] | None] = {name: (value,) for name, value in environment.items()}
+        self._exported = set(environment)
+        self._why: dict[str, str] = {}
+        self._sourced = ""
+
+    def read(self, node: Node) -> Iterator[Command]:
         match node.type:
             case "variable_assignment":
-                self._assign(node, is_branch=is_branch)
+                self._assign(node)
             case "declaration_command":
-                exports = bool(node.children) and node.children[0].type == "export"
+                self._declare(node)
+            case "unset_command":
                 for child in node.named_children:
-                    if child.type == "variable_assignment":
-                        name = self._assign(child, is_branch=is_branch)
-                    else:
-                        name = _text(child)
-                    if exports:
-                        self._exported.add(name)
+                    self._values.pop(_text(child), None)
             case "command":
-                yield self._command(node)
+                yield (command := self._command(node))
+                self._take_in(command.words)
+            case "list":
+                yield from self._listed(node)
+            case "if_statement" | "case_statement":
+                yield from self._chosen(node)
+            case "subshell":
+                before = dict(self._values)
+                yield from self._each(node.children)
+                self._values = before
             case "command_substitution" | "process_substitution" | "heredoc_body" | "comment":
                 return
             case _:
-                inside = is_branch or node.type in _BRANCHES
-                for child in node.children:
-                    yield from self.read(child, is_branch=inside)
+                yield from self._looped(node) if node.type in _LOOPS else self._each(node.children)
 
-    def _assign(self, node: Node, *, is_branch: bool) -> str:
+    def _each(self, nodes: Sequence[Node]) -> Iterator[Command]:
+        for node in nodes:
+            yield from self.read(node)
+
+    def _declare(self, node: Node) -> None:
+        exports = bool(node.children) and node.children[0].type == "export"
+        for child in node.named_children:
+            name = self._assign(child) if child.type == "variable_assignment" else _text(child)
+            if exports:
+                self._exported.add(name)
+
+    def _looped(self, node: Node) -> Iterator[Command]:
+        """A loop runs any number of times, none among them."""
+        before = dict(self._values)
+        for name in assigned_names(node) & set(before):
+            self._forget(name)
+        yield from self._each(node.children)
+        self._values = self._either([self._values, before])
+
+    def _listed(self, node: Node) -> Iterator[Command]:
+        """`a && b || c`: what follows a question is a branch."""
+        asked: Node | None = None
+        operator = ""
+        for child in node.children:
+            if child.type in {"&&", "||"}:
+                operator = child.type
+                continue
+            before = dict(self._values)
+            yield from self.read(child)
+            if asked is not None and (operator == "||" or not _is_step(asked)):
+                blank = found_blank(_text(asked), "-z" if operator == "&&" else "-n")
+                self._values = self._either([self._values, before], blank)
+            asked = child
+
+    def _chosen(self, node: Node) -> Iterator[Command]:
+        """One of several branches, or none where no `else` or `*)` takes what is left."""
+        branches = [child for child in node.children if child.type in {"elif_clause", "else_clause", "case_item"}]
+        condition = node.child_by_field_name("condition")
+        before = dict(self._values)
+        outcomes = []
+        if node.type == "if_statement":
+            yield from self._each([child for child in node.children if child not in branches])
+            outcomes.append(self._values)
+        for branch in branches:
+            self._values = dict(before)
+            yield from self._each(branch.children)
+            outcomes.append(self._values)
+        last = branches[-1] if branches else None
+        if last is None or not (last.type == "else_clause" or _text(last).lstrip("(").startswith("*)")):
+            outcomes.append(before)
+        blank = found_blank(_text(condition), "-z") if condition is not None else frozenset[str]()
+        self._values = self._either(outcomes, blank)
+
+    def _either(
+        self, outcomes: Sequence[Mapping[str, tuple[str, ...] | None]], asked_if_blank: frozenset[str] = frozenset()
+    ) -> dict[str, tuple[str, ...] | None]:
+        """What is known where any of `outcomes` may hold.
+
+        asked_if_blank: what is set because it is blank (`[ -n "$TP" ] || TP=8`), and has its default then.
+        """
+        known: dict[str, tuple[str, ...] | None] = {}
+        for name in sorted({name for values in outcomes for name in values}):
+            found = [values.get(name, _UNSET) for values in outcomes]
+            filled = [fields for fields in found if fields not in _BLANKS]
+            if all(fields == found[0] for fields in found):
+                known[name] = found[0]
+            elif name in asked_if_blank and len(filled) == 1:
+                known[name] = filled[0]
+            else:
+                known[name] = None
+                if None not in found:
+                    self._why[name] = _CONDITIONAL
+        return known
+
+    def _forget(self, name: str, why: str = _CONDITIONAL) -> None:
+        self._values[name] = None
+        self._why[name] = why
+
+    def _take_in(self, words: Sequence[str]) -> None:
+        """What a command sets that is not written here: `read TP`, `source ./env.sh`."""
+        if len(words) > 1 and words[0] in _READERS:
+            for name in words[1:]:
+                self._forget(name, _READ_IN)
+        elif len(words) > 1 and words[0] in {"source", "."} and Path(words[1]).name not in _SETS_NO_FLAGS:
+            self._sourced = f"may be set by {shown(words[1])}, which is not read here"
+            for name in list(self._values):
+                self._forget(name, self._sourced)
+
+    def _assign(self, node: Node) -> str:
         target, value = node.child_by_field_name("name"), node.child_by_field_name("value")
         name = _text(target).partition("[")[0] if target is not None else ""
         fields = () if value is None else self._value(value)
+        before = self._values.get(name, ())
         if any(child.type == "+=" for child in node.children):
-            before = self._values.get(name, ())
             is_array = value is not None and value.type == "array"
-            if before is None or fields is None:
-                fields = None
-            else:
-                fields = (*before, *fields) if is_array else ("".join((*before, *fields)),)
-        elif is_branch and name in self._values and self._values[name] != fields:
-            # Which of the branches is taken is not known here.
-            fields = None
-        self._values[name] = fields
+            joined = (*(before or ()), *fields)
+            self._values[name] = None if before is None else joined if is_array else ("".join(joined),)
+        else:
+            self._values[name] = fields
         return name
 
-    def _value(self, node: Node) -> tuple[str, ...] | None:
+    def _value(self, node: Node) -> tuple[str, ...]:
         if node.type == "array":
             return tuple(field for child in node.named_children for field in self._fields(child))
         fields = self._fields(node, splits=False)
@@ -174,36 +290,43 @@ class _Reader:
     def _expanded(self, node: Node, *, splits: bool) -> list[str]:
         text = _text(node)
         inner = text[2:-1] if text.startswith("${") else text[1:]
-        name, index, operator, default = _parts_of_expansion(inner)
+        name, index, operator, default = parts_of_expansion(inner)
         if name in _ALL_ARGUMENTS and not operator:
-            return []  # a script that is started without arguments of its own
-        known = name in self._values
-        fields = self._values.get(name)
+            return list(self._arguments)
+        fields = self._argument(int(name)) if name.isdigit() else self._values.get(name)
+        known = fields is not None or name in self._values or bool(self._sourced)
         if operator in {":-", "-", ":=", "="} and (not known or fields in {(), ("",)}):
             return _split([default], splits=splits) if "$" not in default else self._again(default, splits=splits)
         if operator not in {"", ":-", "-", ":=", "=", ":?", "?"} or fields is None:
-            return [mark(text)]
+            is_forgotten = name in self._values and fields is None
+            return [mark(text, self._why.get(name, _CONDITIONAL) if is_forgotten else self._sourced or _NOT_LITERAL)]
         if index in _ALL_ARGUMENTS:
             return list(fields)
         return _split(list(fields[:1]) if len(fields) > 1 else list(fields), splits=splits)
 
+    def _argument(self, number: int) -> tuple[str, ...] | None:
+        return (self._arguments[number - 1],) if 0 < number <= len(self._arguments) else None
+
     def _again(self, text: str, *, splits: bool) -> list[str]:
         """A default that itself names variables."""
-        root = _parser().parse(f"x={text}".encode()).root_node
+        root = parsed(f"x={text}")
         value = next((c.child_by_field_name("value") for c in root.children if c.type == "variable_assignment"), None)
         return [mark(text)] if value is None else self._fields(value, splits=splits)
 
 
-def _parts_of_expansion(inner: str) -> tuple[str, str, str, str]:
-    """name, index, operator and its word: `ARGS[@]`, `TP:-8`."""
-    match = re.fullmatch(r"(\w+|[@*#?])(?:\[([^\]]*)\])?(?:(:?[-=?+]|[#%/^,:@].*?)(.*))?", inner, re.DOTALL)
-    if match is None:
-        return inner, "", "unknown", ""
-    return match[1], match[2] or "", match[3] or "", (match[4] or "").strip("\"'")
+def _is_step(node: Node) -> bool:
+    """Whether what `&&` waits for always succeeds where the script goes on at all."""
+    if node.type == "list":
+        return all(child.type == "&&" or _is_step(child) for child in node.children)
+    if node.type == "command":
+        name = node.child_by_field_name("name")
+        return name is not None and _text(name) in _STEPS
+    return node.type in {"declaration_command", "variable_assignment", "variable_assignments"}
 
 
 def _split(fields: list[str], *, splits: bool) -> list[str]:
-    return [word for field in fields for word in field.split()] if splits else fields
+    """A mark is never split, whatever spaces what it stands for is written with."""
+    return [word for field in fields for word in _FIELD.findall(field)] if splits else fields
 
 
 def _unescaped(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import sys
@@ -33,8 +34,8 @@ class Voice:
         self._write(self._err, what)
 
     def result(self, *what: RenderableType) -> None:
-        """What was asked for, on stdout."""
-        self._write(self._out, what)
+        """What was asked for, on stdout. Raises OutputLostError."""
+        _needed(self._write(self._out, what))
 
     @property
     def width(self) -> int:
@@ -46,10 +47,10 @@ class Voice:
         return Console(file=self._err, highlight=False)
 
     def document(self, text: str) -> None:
-        """A document for machines, on stdout."""
-        _put(self._out, text)
+        """A document for machines, on stdout. Raises OutputLostError."""
+        _needed(_put(self._out, text))
 
-    def _write(self, stream: TextIO, what: tuple[RenderableType, ...]) -> None:
+    def _write(self, stream: TextIO, what: tuple[RenderableType, ...]) -> OSError | None:
         target = Console(file=stream)
         width = (target.width if stream.isatty() else _WIDTH_OFF_TERMINAL) - len(self.mark)
         buffer = io.StringIO()
@@ -66,18 +67,44 @@ class Voice:
             # Plain words are never folded: a command that is cut in lines can't be pasted.
             console.print(each, soft_wrap=isinstance(each, (str, Text)), markup=not isinstance(each, str))
         lines = buffer.getvalue().rstrip("\n").split("\n")
-        _put(stream, "".join(f"{self.mark}{line.rstrip()}\n" for line in lines))
+        return _put(stream, "".join(f"{self.mark}{line.rstrip()}\n" for line in lines))
 
 
-def _put(stream: TextIO, text: str) -> None:
-    """Nobody listening is no reason to stop working: a study goes on when its terminal or pipe is gone."""
+def _needed(lost: OSError | None) -> None:
+    if lost is not None:
+        raise OutputLostError(f"the output could not be written: {lost.strerror}") from lost
+
+
+class OutputLostError(Exception):
+    """What was asked for could not be written although someone waits for it: a full disk."""
+
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+def _put(stream: TextIO, text: str) -> OSError | None:
+    """Nobody listening is no reason to stop working: a study goes on when its terminal or pipe is gone.
+
+    Gives the error where there is no room for what was written.
+    """
     try:
         stream.write(text)
         stream.flush()
-    except (OSError, ValueError):
-        if stream in {sys.stdout, sys.stderr}:
-            # What is left in the buffer would be complained about at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    except (OSError, ValueError) as error:
+        discard_what_is_left(stream)
+        if isinstance(error, OSError) and is_full(error):
+            return error
+    return None
+
+
+def is_full(error: OSError) -> bool:
+    return error.errno in _FULL
+
+
+def discard_what_is_left(stream: TextIO) -> None:
+    """What is left in the buffer of a stream that cannot be written would be complained about at exit."""
+    if stream in {sys.stdout, sys.stderr}:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def speak_where_letters_fail() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import reprlib
+
 from search_spaces.architectures.attention import latent_attention
 from search_spaces.architectures.mlp import experts, mlp, norms, router
-from search_spaces.architectures.reading import Checkpoint
+from search_spaces.architectures.reading import LARGEST, Checkpoint
+from search_spaces.errors import MalformedError
 from search_spaces.parts import (
     Block,
     Component,
@@ -78,6 +81,10 @@ def deepseek_v4(checkpoint: Checkpoint, layer: int) -> Block:
 
     ratios = f.listed("compress_ratios")
     ratio = ratios[layer] if layer < len(ratios) else 0
+    if type(ratio) is not int or not 0 <= ratio <= LARGEST:
+        raise MalformedError(
+            f"{f.name}: compress_ratios must hold integers from 0 to {LARGEST} (got {reprlib.repr(ratio)})"
+        )
     parts: list[Part] = [
         projection((q_rank + head_dim,), hidden, "wq_a"),
         projection((heads * head_dim,), q_rank, "wq_b", Ranks.ATTENTION),

@@ -215,15 +215,17 @@ def kimi_k3(checkpoint: Checkpoint, layer: int) -> Block:
             element_bytes=bytes_each,
         )
 
-    settings = f.value("linear_attn_config") or {}
+    settings = f.inner("linear_attn_config")
+    if settings is None:
+        raise MalformedError(f"{f.name}: config.json lacks linear_attn_config, which {f.architecture()} needs")
     feed_forward = _kimi_k3_feed_forward(checkpoint, layer)
-    if layer + 1 in (settings.get("full_attn_layers") or ()):
+    if layer + 1 in settings.listed("full_attn_layers"):
         attention = latent_attention(checkpoint, layer)
         values = f.count("num_attention_heads") * f.count("v_head_dim")
         gate = (projection((values,), hidden, Ranks.ATTENTION),) if f.flag("mla_use_output_gate") else ()
         return Block(parts=(*attention.parts, *gate, *feed_forward), heads=attention.heads, kv=attention.kv)
-    heads, head_dim = int(settings["num_heads"]), int(settings["head_dim"])
-    kernel, inner = int(settings["short_conv_kernel_size"]), heads * head_dim
+    heads, head_dim = settings.count("num_heads"), settings.count("head_dim")
+    kernel, inner = settings.count("short_conv_kernel_size"), heads * head_dim
     parts = (
         projection((inner,) * 4, hidden, Ranks.ATTENTION),
         projection((heads,), hidden, Ranks.ATTENTION),

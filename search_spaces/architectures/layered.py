@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import reprlib
 from dataclasses import replace
 from typing import Any
 
 from search_spaces.architectures.attention import Attention
 from search_spaces.architectures.mlp import experts, mlp, router
-from search_spaces.architectures.reading import Checkpoint
+from search_spaces.architectures.reading import Checkpoint, Fields
 from search_spaces.architectures.transformer import attention_of, block_of, heads_of, window_of
+from search_spaces.errors import MalformedError
 from search_spaces.parts import Block, Component, Part, Projection, Ranks, Tensor
 
 
@@ -41,12 +43,12 @@ def minimax_m3(checkpoint: Checkpoint, layer: int) -> Block:
     """models/minimax_m3.py: block-sparse attention picked by an indexer of its own heads."""
     f = checkpoint.fields
     attention = attention_of(checkpoint, layer, has_norms=f.flag("use_qk_norm"))
-    sparse = f.value("sparse_attention_config") or {}
+    sparse = f.inner("sparse_attention_config")
     extra: tuple[Part, ...] = ()
     kv = attention.kv
-    if sparse.get("use_sparse_attention") and (sparse.get("sparse_attention_freq") or [1] * (layer + 1))[layer]:
-        dim = sparse["sparse_index_dim"]
-        keeps_keys_only = (sparse.get("sparse_disable_index_value") or [1] * (layer + 1))[layer]
+    if sparse is not None and sparse.flag("use_sparse_attention") and _chosen(sparse, "sparse_attention_freq", layer):
+        dim = sparse.count("sparse_index_dim")
+        keeps_keys_only = _chosen(sparse, "sparse_disable_index_value", layer)
         kv = replace(kv, index_values=dim if keeps_keys_only else 2 * dim)
         # Query heads of the indexer are held like KV heads: at least one on each rank.
         extra = tuple(
@@ -59,11 +61,9 @@ def minimax_m3(checkpoint: Checkpoint, layer: int) -> Block:
                 ranks=Ranks.ATTENTION,
                 element_bytes=checkpoint.dtype_bytes,
             )
-            for heads in (sparse["sparse_num_index_heads"], 1)
+            for heads in (sparse.count("sparse_num_index_heads"), 1)
         )
-    frequency = f.value("moe_layer_freq")
-    has_experts = frequency[layer] if isinstance(frequency, list) else True
-    if not has_experts:
+    if not _chosen(f, "moe_layer_freq", layer):
         width = f.count("dense_intermediate_size", "intermediate_size")
         return block_of(
             checkpoint, replace(attention, kv=kv), (*extra, *mlp(checkpoint, layer, "mlp", width, ranks=Ranks.DENSE))
@@ -85,6 +85,11 @@ def minimax_m3(checkpoint: Checkpoint, layer: int) -> Block:
             ranks=Ranks.SHARED,
         )
     return block_of(checkpoint, replace(attention, kv=kv), feed_forward)
+
+
+def _chosen(fields: Fields, key: str, layer: int) -> bool:
+    """Whether a list names `layer` by something other than 0; where there is none, every layer."""
+    return bool(fields.of_layer(key, layer)) if isinstance(fields.value(key), list) else True
 
 
 _LLAMA4_FULL_EVERY = 4
@@ -160,9 +165,7 @@ def mimo_v2(checkpoint: Checkpoint, layer: int) -> Block:
         may_cut_blocks=True,
         window=f.count("sliding_window", "sliding_window_size", default=0) if is_sliding else 0,
     )
-    frequency = f.value("moe_layer_freq")
-    has_experts = frequency[layer] if isinstance(frequency, list) else True
-    if not has_experts:
+    if not _chosen(f, "moe_layer_freq", layer):
         return block_of(
             checkpoint, attention, mlp(checkpoint, layer, "mlp", f.count("intermediate_size"), ranks=Ranks.DENSE)
         )
@@ -180,10 +183,10 @@ def step3p5(checkpoint: Checkpoint, layer: int) -> Block:
     heads = f.count("num_attention_heads")
     kv_heads = f.count("num_attention_groups", "num_key_value_heads", default=heads)
     window = window_of(f, layer)
-    other = f.value("attention_other_setting") or {}
-    if window and other:
-        heads = int(other.get("num_attention_heads", heads))
-        kv_heads = int(other.get("num_attention_groups", kv_heads))
+    other = f.inner("attention_other_setting")
+    if window and other is not None:
+        heads = other.count("num_attention_heads", default=0) or heads
+        kv_heads = other.count("num_attention_groups", default=0) or kv_heads
     attention = attention_of(checkpoint, layer, num_heads=heads, num_kv_heads=kv_heads, has_norms=True, window=window)
     if f.flag("use_head_wise_attn_gate"):
         gate = Projection(
@@ -194,9 +197,8 @@ def step3p5(checkpoint: Checkpoint, layer: int) -> Block:
             element_bytes=checkpoint.dtype_bytes,
         )
         attention = Attention(parts=(*attention.parts, gate), heads=attention.heads, kv=attention.kv)
-    listed = f.value("moe_layers_enum")
-    sparse = {int(n) for n in str(listed).split(",")} if listed else None
-    has_experts = layer in sparse if sparse is not None else layer >= f.count("first_k_dense_replace", default=0)
+    sparse = _listed_layers(f)
+    has_experts = layer in sparse if sparse else layer >= f.count("first_k_dense_replace", default=0)
     if not has_experts:
         return block_of(checkpoint, attention, mlp(checkpoint, layer, "mlp", f.count("intermediate_size")))
     count, width = f.count("moe_num_experts", "num_experts"), f.count("moe_intermediate_size")
@@ -213,3 +215,16 @@ def step3p5(checkpoint: Checkpoint, layer: int) -> Block:
         ),
     )
     return block_of(checkpoint, attention, feed_forward)
+
+
+def _listed_layers(fields: Fields) -> frozenset[int]:
+    """The layers with experts, which Step's configs name in one string, `4,5,6`; none where it is absent."""
+    named = fields.value("moe_layers_enum")
+    if not named:
+        return frozenset()
+    try:
+        return frozenset(int(layer) for layer in named.split(","))
+    except (AttributeError, ValueError):
+        raise MalformedError(
+            f"{fields.name}: moe_layers_enum must be layers in one string, e.g. '4,5,6' (got {reprlib.repr(named)})"
+        ) from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import reprlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +13,10 @@ from search_spaces.parts import Storage
 from search_spaces.quantization_config import StoredModules
 
 LARGEST = 2**24
-"""Above any size of a model there is, and small enough to count through."""
+"""Above any size of a model there is."""
+
+DEEPEST = 4096
+"""Above any number of layers there is; each of them is described."""
 
 
 class Fields:
@@ -22,6 +26,7 @@ class Fields:
         text = config.get("text_config")
         self._levels = [level for level in (text, config) if isinstance(level, Mapping)]
         self._config = config
+        self._within = ""
         self.name = name
 
     def architecture(self) -> str:
@@ -29,14 +34,25 @@ class Fields:
         if not isinstance(named, list) or not named or not isinstance(named[0], str):
             raise MalformedError(
                 f"{self.name}: config.json must name its class, "
-                f'e.g. "architectures": ["Qwen3MoeForCausalLM"] (got {named!r})'
+                f'e.g. "architectures": ["Qwen3MoeForCausalLM"] (got {reprlib.repr(named)})'
             )
         return named[0]
 
-    def inner(self, key: str) -> Fields | None:
-        """The fields under `key` alone, e.g. `vision_config`."""
+    def inner(self, key: str, defaults: Mapping[str, Any] | None = None) -> Fields | None:
+        """The fields under `key` alone, e.g. `vision_config`; None where there are none.
+
+        defaults: what the engine takes for those that are absent.
+        """
         found = self.value(key)
-        return Fields({"architectures": [self.architecture()], **found}, self.name) if found else None
+        if found is not None and not isinstance(found, Mapping):
+            raise MalformedError(f"{self.name}: {key} must be an object (got {reprlib.repr(found)})")
+        held = {**(defaults or {}), **(found or {})}
+        if not held:
+            return None
+        fields = Fields({**held, "architectures": [self.architecture()]}, self.name)
+        fields._levels = [held]
+        fields._within = f"{key}."
+        return fields
 
     def value(self, *keys: str) -> Any:
         """The first of `keys` that is set and not null, or None."""
@@ -51,22 +67,31 @@ class Fields:
         if found is None:
             return []
         if not isinstance(found, list):
-            raise MalformedError(f"{self.name}: {keys[0]} must be a list (got {found!r})")
+            raise MalformedError(f"{self.name}: {self._within}{keys[0]} must be a list (got {reprlib.repr(found)})")
         return found
 
-    def count(self, *keys: str, default: int | None = None) -> int:
-        """A positive integer, or `default` where the field is absent or null."""
+    def of_layer(self, key: str, layer: int) -> Any:
+        """The entry for `layer` of a list with one for each; None where the field is absent or null."""
+        found = self.listed(key)
+        if self.value(key) is not None and layer >= len(found):
+            raise MalformedError(
+                f"{self.name}: {self._within}{key} must have an entry for each layer, but layer {layer} has none"
+            )
+        return found[layer] if found else None
+
+    def count(self, *keys: str, default: int | None = None, most: int = LARGEST) -> int:
+        """A positive integer up to `most`, or `default` where the field is absent or null."""
         found = self.value(*keys)
         if found is None:
             if default is None:
-                raise MalformedError(
-                    f"{self.name}: config.json lacks {' or '.join(keys)}, which {self.architecture()} needs"
-                )
+                named = " or ".join(f"{self._within}{key}" for key in keys)
+                raise MalformedError(f"{self.name}: config.json lacks {named}, which {self.architecture()} needs")
             return default
         smallest = 1 if default is None else 0
-        if not isinstance(found, int) or isinstance(found, bool) or not smallest <= found <= LARGEST:
+        if not isinstance(found, int) or isinstance(found, bool) or not smallest <= found <= most:
             raise MalformedError(
-                f"{self.name}: {keys[0]} must be an integer from {smallest} to {LARGEST} (got {found!r})"
+                f"{self.name}: {self._within}{keys[0]} must be an integer from {smallest} to {most} "
+                f"(got {reprlib.repr(found)})"
             )
         return found
 
@@ -91,7 +116,7 @@ class Checkpoint:
 
     @cached_property
     def num_layers(self) -> int:
-        return self.fields.count("num_hidden_layers", "num_layers")
+        return self.fields.count("num_hidden_layers", "num_layers", most=DEEPEST)
 
     @cached_property
     def hidden_size(self) -> int:

@@ -35,6 +35,9 @@ class Architecture:
     has_pipeline: whether the class runs as one of several pipeline stages.
     keeps_expert_books: whether redundant experts count (`get_model_config_for_expert_location`).
     inputs_on_first_stage_only: whether later stages have neither vision tower nor, for a tied head, embeddings.
+    drafts: whether the class has a layer that drafts for it (multi-token prediction): `counted` where the config says
+        how many and one is built like the last of the decoder (models/deepseek_nextn.py, glm4_moe_nextn.py), `own`
+        where it is built otherwise or said nowhere (configs/model_config.py:1020).
     updates_at_exit: when a layer's result is added when its stage ends, which attention CP does not allow.
     head_on_every_stage: whether other stages than the last build a language model head too.
     """
@@ -47,14 +50,15 @@ class Architecture:
     keeps_expert_books: bool = True
     head_on_every_stage: bool = False
     inputs_on_first_stage_only: bool = False
+    drafts: Literal["counted", "own", "no"] = "no"
     updates_at_exit: Literal["never", "always", "without attention DP"] = "never"
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
     "DeepseekV2ForCausalLM": Architecture(block=deepseek),
-    "DeepseekV32ForCausalLM": Architecture(block=deepseek),
-    "DeepseekV3ForCausalLM": Architecture(block=deepseek),
-    "DeepseekV4ForCausalLM": Architecture(block=deepseek_v4, embedding=Embedding.WHOLE_UNDER_DP),
+    "DeepseekV32ForCausalLM": Architecture(block=deepseek, drafts="counted"),
+    "DeepseekV3ForCausalLM": Architecture(block=deepseek, drafts="counted"),
+    "DeepseekV4ForCausalLM": Architecture(block=deepseek_v4, embedding=Embedding.WHOLE_UNDER_DP, drafts="own"),
     "Gemma4ForConditionalGeneration": Architecture(
         block=gemma4,
         updates_at_exit="always",
@@ -64,8 +68,8 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         embedding=Embedding.WHOLE,
         ignores_attention_dp=True,
     ),
-    "Glm4MoeForCausalLM": Architecture(block=glm4_moe, head_on_every_stage=True),
-    "GlmMoeDsaForCausalLM": Architecture(block=deepseek),
+    "Glm4MoeForCausalLM": Architecture(block=glm4_moe, head_on_every_stage=True, drafts="counted"),
+    "GlmMoeDsaForCausalLM": Architecture(block=deepseek, drafts="counted"),
     "GptOssForCausalLM": Architecture(block=gpt_oss, compares_experts_with="nothing", head_on_every_stage=True),
     "KimiK25ForConditionalGeneration": Architecture(block=deepseek),
     "KimiK3ForConditionalGeneration": Architecture(
@@ -75,7 +79,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         block=llama4, compares_experts_with="nothing", has_pipeline=False, keeps_expert_books=False
     ),
     "LlamaForCausalLM": Architecture(block=dense, head_on_every_stage=True, ignores_attention_dp=True),
-    "MiMoV2FlashForCausalLM": Architecture(block=mimo_v2),
+    "MiMoV2FlashForCausalLM": Architecture(block=mimo_v2, drafts="own"),
     "MiniMaxM2ForCausalLM": Architecture(block=minimax_m2),
     "MiniMaxM3SparseForCausalLM": Architecture(block=minimax_m3),
     "MiniMaxM3SparseForConditionalGeneration": Architecture(block=minimax_m3),
@@ -86,17 +90,21 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         ignores_attention_dp=True,
         head_on_every_stage=True,
     ),
-    "NemotronHForCausalLM": Architecture(block=nemotron_h, compares_experts_with="nothing"),
+    "NemotronHForCausalLM": Architecture(block=nemotron_h, compares_experts_with="nothing", drafts="own"),
     "Qwen2MoeForCausalLM": Architecture(block=qwen_moe, head_on_every_stage=True),
     "Qwen3ForCausalLM": Architecture(block=dense),
     "Qwen3MoeForCausalLM": Architecture(block=qwen_moe, compares_experts_with="moe_tp", head_on_every_stage=True),
-    "Qwen3NextForCausalLM": Architecture(block=qwen_hybrid, has_pipeline=False),
+    "Qwen3NextForCausalLM": Architecture(block=qwen_hybrid, has_pipeline=False, drafts="own"),
     "Qwen3VLForConditionalGeneration": Architecture(block=dense),
     "Qwen3VLMoeForConditionalGeneration": Architecture(block=qwen_moe, compares_experts_with="moe_tp"),
-    "Qwen3_5ForConditionalGeneration": Architecture(block=qwen_hybrid, embedding=Embedding.WHOLE_UNDER_DP),
-    "Qwen3_5MoeForConditionalGeneration": Architecture(block=qwen_hybrid, embedding=Embedding.WHOLE_UNDER_DP),
-    "Step3p5ForCausalLM": Architecture(block=step3p5, embedding=Embedding.WHOLE_UNDER_DP),
+    "Qwen3_5ForConditionalGeneration": Architecture(
+        block=qwen_hybrid, embedding=Embedding.WHOLE_UNDER_DP, drafts="own"
+    ),
+    "Qwen3_5MoeForConditionalGeneration": Architecture(
+        block=qwen_hybrid, embedding=Embedding.WHOLE_UNDER_DP, drafts="own"
+    ),
+    "Step3p5ForCausalLM": Architecture(block=step3p5, embedding=Embedding.WHOLE_UNDER_DP, drafts="own"),
     "Step3p7ForConditionalGeneration": Architecture(
-        block=step3p5, has_pipeline=False, embedding=Embedding.WHOLE_UNDER_DP
+        block=step3p5, has_pipeline=False, embedding=Embedding.WHOLE_UNDER_DP, drafts="own"
     ),
 }

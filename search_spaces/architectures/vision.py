@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-from search_spaces.architectures.reading import Fields
+from search_spaces.architectures.reading import DEEPEST, Fields
 from search_spaces.parts import Component, Part, Projection, Ranks, Split, Tensor, Vision
 
 _KIMI = {
@@ -25,11 +22,11 @@ _UNNAMED_WIDTH = 1024
 def vision_of(fields: Fields, hidden_size: int, bytes_each: int) -> Vision | None:
     """The vision tower of a multimodal class; None where the engine builds none."""
     architecture = fields.architecture()
-    config: Mapping[str, Any] = {**_KIMI.get(architecture, {}), **(fields.value("vision_config") or {})}
-    if not config:
-        return None
     build = _TOWERS.get(architecture)
-    return None if build is None else build(config, hidden_size, bytes_each)
+    if build is None:
+        return None
+    config = fields.inner("vision_config", _KIMI.get(architecture))
+    return None if config is None else build(config, hidden_size, bytes_each)
 
 
 class _Tower:
@@ -63,9 +60,13 @@ class _Tower:
         self.parts.append(Tensor(component=Component.VISION, size=size, element_bytes=self._bytes))
 
 
-def _kimi(config: Mapping[str, Any], hidden_size: int, bytes_each: int) -> Vision:
+def _kimi(config: Fields, hidden_size: int, bytes_each: int) -> Vision:
     """models/kimi_k25.py: attention over attention-TP ranks, the MLPs whole."""
-    width, inner, layers = config["vt_hidden_size"], config["vt_intermediate_size"], config["vt_num_hidden_layers"]
+    width, inner, layers = (
+        config.count("vt_hidden_size"),
+        config.count("vt_intermediate_size"),
+        config.count("vt_num_hidden_layers", most=DEEPEST),
+    )
     tower = _Tower(width, bytes_each)
     tower.attention(layers)
     tower.linear(inner, width, count=layers)
@@ -75,15 +76,18 @@ def _kimi(config: Mapping[str, Any], hidden_size: int, bytes_each: int) -> Visio
     tower.linear(hidden_size, merged)
     tower.plain(64 * 64 * width + 3 * 14 * 14 * width)
     return Vision(
-        num_layers=layers, hidden_size=width, num_heads=config["vt_num_attention_heads"], parts=tuple(tower.parts)
+        num_layers=layers, hidden_size=width, num_heads=config.count("vt_num_attention_heads"), parts=tuple(tower.parts)
     )
 
 
-def _kimi_k3(config: Mapping[str, Any], hidden_size: int, bytes_each: int) -> Vision:
+def _kimi_k3(config: Fields, hidden_size: int, bytes_each: int) -> Vision:
     """models/kimi_k3_vl.py: the whole tower on every rank."""
-    width, inner = config.get("vt_hidden_size", 1024), config.get("vt_intermediate_size", 4096)
-    layers, heads = config.get("vt_num_hidden_layers", 27), config.get("vt_num_attention_heads", 12)
-    attention = config.get("qkv_hidden_size", 1536)
+    width, inner = config.count("vt_hidden_size", default=1024), config.count("vt_intermediate_size", default=4096)
+    layers, heads = (
+        config.count("vt_num_hidden_layers", default=27, most=DEEPEST),
+        config.count("vt_num_attention_heads", default=12),
+    )
+    attention = config.count("qkv_hidden_size", default=1536)
     tower = _Tower(width, bytes_each)
     for outputs, inputs in ((3 * attention, width), (width, attention), (inner, width), (width, inner)):
         tower.plain(outputs * inputs * layers)
@@ -92,65 +96,80 @@ def _kimi_k3(config: Mapping[str, Any], hidden_size: int, bytes_each: int) -> Vi
     return Vision(num_layers=layers, hidden_size=width, num_heads=heads, parts=tuple(tower.parts), is_whole=True)
 
 
-def _qwen(config: Mapping[str, Any], hidden_size: int, bytes_each: int) -> Vision:
+def _qwen(config: Fields, hidden_size: int, bytes_each: int) -> Vision:
     """models/qwen3_vl.py: everything over attention-TP ranks; one more merger for each deep-stack level."""
-    width, inner, layers = config["hidden_size"], config["intermediate_size"], config["depth"]
+    width, inner, layers = (
+        config.count("hidden_size"),
+        config.count("intermediate_size"),
+        config.count("depth", most=DEEPEST),
+    )
     tower = _Tower(width, bytes_each)
     tower.attention(layers)
     tower.linear(inner, width, Split.OUTPUTS, layers)
     tower.linear(width, inner, Split.INPUTS, layers)
-    merged = config.get("spatial_merge_size", 2) ** 2 * width
-    mergers = 1 + len(config.get("deepstack_visual_indexes") or ())
+    merged = config.count("spatial_merge_size", default=2) ** 2 * width
+    mergers = 1 + len(config.listed("deepstack_visual_indexes"))
     tower.linear(merged, merged, Split.OUTPUTS, mergers)
-    tower.linear(config.get("out_hidden_size", hidden_size), merged, Split.INPUTS, mergers)
-    patch = 3 * config.get("temporal_patch_size", 2) * config.get("patch_size", 16) ** 2
+    tower.linear(config.count("out_hidden_size", default=hidden_size), merged, Split.INPUTS, mergers)
+    patch = 3 * config.count("temporal_patch_size", default=2) * config.count("patch_size", default=16) ** 2
     tower.plain(patch * width)
     positions = Tensor(
         component=Component.VISION,
-        size=config.get("num_position_embeddings", 2304) * width,
+        size=config.count("num_position_embeddings", default=2304) * width,
         element_bytes=bytes_each,
         ranks=Ranks.VISION,
     )
     return Vision(
-        num_layers=_UNNAMED_LAYERS, hidden_size=width, num_heads=config["num_heads"], parts=(*tower.parts, positions)
+        num_layers=_UNNAMED_LAYERS,
+        hidden_size=width,
+        num_heads=config.count("num_heads"),
+        parts=(*tower.parts, positions),
     )
 
 
-def _gemma(config: Mapping[str, Any], hidden_size: int, bytes_each: int) -> Vision:
+def _gemma(config: Fields, hidden_size: int, bytes_each: int) -> Vision:
     """models/gemma4_vision.py: over all ranks, whatever attention data parallelism says."""
-    width, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    width, inner, layers = (
+        config.count("hidden_size"),
+        config.count("intermediate_size"),
+        config.count("num_hidden_layers", most=DEEPEST),
+    )
     tower = _Tower(width, bytes_each, Ranks.WORLD)
     tower.attention(layers)
     tower.linear(2 * inner, width, Split.OUTPUTS, layers)
     tower.linear(width, inner, Split.INPUTS, layers)
     tower.linear(hidden_size, width)
-    positions = config.get("position_embedding_size", 10240)
-    tower.plain(2 * positions * width + 3 * config.get("patch_size", 16) ** 2 * width)
+    positions = config.count("position_embedding_size", default=10240)
+    tower.plain(2 * positions * width + 3 * config.count("patch_size", default=16) ** 2 * width)
     return Vision(
         num_layers=layers,
         hidden_size=width,
-        num_heads=config["num_attention_heads"],
+        num_heads=config.count("num_attention_heads"),
         parts=tuple(tower.parts),
         ranks=Ranks.WORLD,
     )
 
 
-def _clip(config: Mapping[str, Any], hidden_size: int, bytes_each: int) -> Vision:
+def _clip(config: Fields, hidden_size: int, bytes_each: int) -> Vision:
     """models/minimax_m3_vl.py."""
-    width, inner, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
+    width, inner, layers = (
+        config.count("hidden_size"),
+        config.count("intermediate_size"),
+        config.count("num_hidden_layers", most=DEEPEST),
+    )
     tower = _Tower(width, bytes_each)
     tower.attention(layers)
     tower.linear(inner, width, Split.OUTPUTS, layers)
     tower.linear(width, inner, Split.INPUTS, layers)
-    out = config.get("projection_dim", hidden_size)
+    out = config.count("projection_dim", default=hidden_size)
     for inputs in (width, 4 * out):
         tower.linear(out, inputs, Split.OUTPUTS)
         tower.linear(out, out, Split.INPUTS)
-    tower.plain(2 * 3 * config.get("patch_size", 14) ** 2 * width)
+    tower.plain(2 * 3 * config.count("patch_size", default=14) ** 2 * width)
     return Vision(
         num_layers=layers,
         hidden_size=width,
-        num_heads=config["num_attention_heads"],
+        num_heads=config.count("num_attention_heads"),
         parts=tuple(tower.parts),
         layer_class="CLIPEncoderLayer",
     )

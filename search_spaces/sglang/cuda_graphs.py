@@ -17,6 +17,13 @@ _DEEPEP_PREFILL_TOKENS = 2048
 """What stands in for the largest prefill graph while it is not known yet (cuda_graph_hook.py:328)."""
 
 
+LARGEST_LISTED = 2**17
+"""Sizes up to here are listed one by one; a multiple of every step, and more than any GPU captures."""
+
+MOST_SIZES = 2**28
+"""The engine lists all sizes that it is asked to capture: so many take some 10 GB of its memory."""
+
+
 def names_prefill_backend(asked: Layout) -> bool:
     """Whether the flags settle the prefill graph, which no incompatibility then overrides."""
     return asked.cuda_graph_backend_prefill is not None or asked.disable_prefill_cuda_graph or asked.dwdp_size > 1
@@ -76,9 +83,26 @@ def context_parallel_graphs(asked: Layout, layout: Layout, target: Target, facts
 
 def _aligned_for_deepep(sizes: tuple[int, ...] | None, limit: int | None) -> tuple[tuple[int, ...] | None, int | None]:
     """DeepEP hangs on prefill graphs whose size is no multiple of 8 (cuda_graph_hook.py:315)."""
-    found = prefill_graph_sizes(limit or _DEEPEP_PREFILL_TOKENS) if sizes is None else sizes
+    found = prefill_graph_sizes(min(limit or _DEEPEP_PREFILL_TOKENS, LARGEST_LISTED)) if sizes is None else sizes
     aligned = tuple(sorted({-(-size // 8) * 8 for size in found}))
-    return (sizes, limit) if aligned == tuple(sorted(found)) else (aligned, aligned[-1])
+    if aligned == tuple(sorted(found)) or (sizes is None and (limit or 0) > LARGEST_LISTED):
+        return sizes, limit
+    return aligned, aligned[-1]
+
+
+def num_prefill_graphs(max_tokens: int) -> int:
+    """How many sizes `prefill_graph_sizes` would list, without listing them."""
+    listed = prefill_graph_sizes(min(max_tokens, LARGEST_LISTED))
+    return len(listed) + max(0, max_tokens - LARGEST_LISTED) // 512
+
+
+def num_decode_graphs(effective: Layout) -> int:
+    """How many sizes the engine lists for decode; above 512 one every 32 or, with drafts, 16 requests."""
+    most = effective.cuda_graph_max_bs_decode or 0
+    if effective.cuda_graph_bs_decode is not None or most <= LARGEST_LISTED:
+        return len(decode_graph_sizes(effective))
+    step = 16 if effective.speculative_algorithm is not None else 32
+    return most // (1 if effective.disable_cuda_graph_padding else step)
 
 
 @cache
@@ -97,6 +121,8 @@ def prefill_graph_sizes(max_tokens: int) -> tuple[int, ...]:
 
 @cache
 def _decode_graph_sizes(max_requests: int, *, drafts: bool, pads: bool) -> tuple[int, ...]:
+    if max_requests > LARGEST_LISTED:
+        return (*_decode_graph_sizes(LARGEST_LISTED, drafts=drafts, pads=pads), max_requests)
     if not pads:
         return tuple(range(1, max_requests + 1)) or (max_requests,)
     if drafts:
@@ -114,7 +140,10 @@ def _decode_graph_sizes(max_requests: int, *, drafts: bool, pads: bool) -> tuple
 
 
 def decode_graph_sizes(effective: Layout) -> tuple[int, ...]:
-    """Batch sizes captured for decode, before those are left out that ranks cannot share (cuda_graph_hook.py:497)."""
+    """Batch sizes captured for decode, before those are left out that ranks cannot share (cuda_graph_hook.py:497).
+
+    Of those above `LARGEST_LISTED` the largest alone.
+    """
     if effective.cuda_graph_bs_decode is not None:
         return effective.cuda_graph_bs_decode
     return _decode_graph_sizes(

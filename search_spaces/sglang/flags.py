@@ -104,7 +104,8 @@ def flags_from_mapping(flags: Mapping[str, Any], version: EngineVersion = NEWEST
     """`{"tp-size": 8, "enable-dp-attention": true}` as a launch's words.
 
     Keys are option names, with or without dashes in front. `true` is the bare flag, `false` its `--no-` form where
-    `version` has one and else nothing, `null` nothing; a list gives several values, an object its JSON.
+    `version` has one and else nothing, `null` nothing; a list gives several values, an object its JSON. A switch may
+    have its `true` and `false` as a string.
 
     Raises MalformedError.
     """
@@ -113,7 +114,7 @@ def flags_from_mapping(flags: Mapping[str, Any], version: EngineVersion = NEWEST
         name = f"--{str(key).lstrip('-').replace('_', '-')}"
         if name == "--":
             raise MalformedError(f"a flag is named as SGLang names it, e.g. tp-size (got {key!r})")
-        match value:
+        match _of_switch(name, value, version):
             case None:
                 continue
             case True:
@@ -130,6 +131,13 @@ def flags_from_mapping(flags: Mapping[str, Any], version: EngineVersion = NEWEST
             case _:
                 raise MalformedError(f"{key} takes a number, a word, true, false, null or a list (got {value!r})")
     return tuple(words)
+
+
+def _of_switch(name: str, value: Any, version: EngineVersion) -> Any:
+    option = options_of(version).get(name)
+    if isinstance(value, str) and option is not None and option.arity in {Arity.NONE, Arity.NEGATABLE}:
+        return {"true": True, "false": False}.get(value.lower(), value)
+    return value
 
 
 def _moved_dp(groups: int) -> tuple[Adjustment, ...]:

@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any, NamedTuple
 
 from search_spaces.layout import Layout
-from search_spaces.sglang.cuda_graphs import GraphPlan, prefill_graph_sizes
+from search_spaces.sglang.cuda_graphs import GraphPlan, num_prefill_graphs
 from search_spaces.sglang.speculation import algorithm_of
 from search_spaces.sglang.target import Target
 from search_spaces.sglang.version_facts import VersionFacts, facts_of
@@ -171,7 +171,7 @@ def _graph_reserve(
             reserved += 1.5 * 1024
         else:
             sizes = graphs.prefill_sizes
-            reserved += 8 * len(prefill_graph_sizes(prefill) if sizes is None else sizes)
+            reserved += 8 * (num_prefill_graphs(prefill) if sizes is None else len(sizes))
         if graphs.prefill == "breakable" and layout.moe_a2a_backend == "deepep" and facts.aligns_deepep_prefill:
             reserved += 1024
     return reserved

@@ -12,12 +12,14 @@ from collections.abc import Callable
 from decimal import Decimal
 from typing import Any
 
-from search_spaces.sglang.flag_errors import FlagError, nearest_of
+from search_spaces.sglang.flag_errors import FlagError, nearest_choice
 from search_spaces.sglang.options import Option
 
 _SI = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 _IEC = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 _WITH_SUFFIX = re.compile(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|k|M|G|T)")
+
+_NUMBER_WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight")
 
 _SHORT_NAMES = {"moe_a2a_backend": "a2a", "moe_runner_backend": "runner"}
 """As in the ids of `search_spaces.sglang.rules_arguments`."""
@@ -35,16 +37,28 @@ def value_of(option: Option, text: str) -> Any:
     except _RefusedError as refused:
         raise FlagError(f"argument {written}: {refused}", word=text) from None
     except ValueError:
-        raise FlagError(f"argument {written}: invalid {option.reads} value: {text!r}", word=text) from None
+        raise FlagError(
+            f"argument {written}: invalid {option.reads} value: {text!r}", word=text, nearest=_number_in(option, text)
+        ) from None
     if option.choices is not None and value not in option.choices:
         listed = ", ".join(map(repr, option.choices))
         raise FlagError(
             f"argument {written}: invalid choice: {value!r} (choose from {listed})",
             rule=f"{_SHORT_NAMES.get(option.dest, option.dest)}.choice",
             word=text,
-            nearest=nearest_of(text, map(str, option.choices)),
+            nearest=nearest_choice(option, text),
         )
     return value
+
+
+def _number_in(option: Option, text: str) -> str | None:
+    """The number that was probably meant by `eight`, `8,` or `0,9`."""
+    plain = text.strip().lower()
+    if option.reads == "int":
+        digits = re.fullmatch(r"(\d+)[,;.x]", plain)
+        return digits[1] if digits else str(_NUMBER_WORDS.index(plain)) if plain in _NUMBER_WORDS else None
+    comma = re.fullmatch(r"(\d*),(\d+)", plain) if option.reads == "float" else None
+    return f"{comma[1] or 0}.{comma[2]}" if comma else None
 
 
 def _human_readable_int(text: str) -> int:

@@ -100,7 +100,7 @@ RULES_OF_TOPIC: Mapping[str, tuple[str, ...]] = {
     "lnsp": ("layernorm_sp.architecture",),
     "mem.high": ("memory.graphs",),
     "mem.low": ("memory.kv_pool",),
-    "mem.range": ("mem_fraction.range",),
+    "mem.range": ("mem_fraction.range", "mem_fraction.below_one"),
     "mem.weights": ("memory.weights",),
     "moe_dp.a2a": ("ep.divides",),
     "moe_dp.alone": ("moe_dp.is_attn_cp",),

@@ -15,7 +15,9 @@ from search_spaces.sglang import (
     rules_budgets,
     rules_decode_context,
     rules_deepseek_v4,
+    rules_expert_kernels,
     rules_experts,
+    rules_graph_sizes,
     rules_kv_cache,
     rules_layers,
     rules_model,
@@ -26,6 +28,7 @@ from search_spaces.sglang import (
     rules_runners,
     rules_running,
     rules_speculation,
+    rules_spelling,
     rules_state,
     rules_topology,
 )
@@ -54,12 +57,14 @@ _SPARSE_ATTENTION = (
 # The order is that of execution: parsing, resolution, checks, topology, construction, and what comes after.
 RULES: tuple[Rule, ...] = (
     *rules_arguments.PARSING,
+    *rules_spelling.SPELLING,
     *rules_overlap.MEGAMOE,
     *rules_backends.EARLY,
     *rules_decode_context.DECODE,
     *rules_model.MODEL,
     *rules_quantization.KNOWN,
     *rules_decode_context.WEIGHT_DATA,
+    *rules_graph_sizes.LISTED,
     *rules_decode_context.SPARSE,
     *rules_balancing.NEMOTRON,
     *rules_prefill_context.REWRITTEN,
@@ -90,6 +95,7 @@ RULES: tuple[Rule, ...] = (
     *rules_arguments.CHECKS,
     *rules_topology.TOPOLOGY,
     *rules_decode_context.GROUPS,
+    *rules_arguments.NEGATIVE_SIZES,
     *rules_overlap.START,
     *rules_placement.ROOM,
     *rules_running.START,
@@ -98,15 +104,20 @@ RULES: tuple[Rule, ...] = (
     *rules_model.LOADING,
     *rules_layers.BEFORE_EXPERTS,
     *rules_quantization.LINEAR,
-    *rules_experts.CONSTRUCTION,
+    *rules_experts.COUNTS,
+    *rules_expert_kernels.KERNELS,
+    *rules_experts.WIDTHS,
     *rules_layers.AFTER_EXPERTS,
-    *rules_experts.DISPATCH,
+    *rules_expert_kernels.DISPATCH,
+    *rules_experts.AFTER_LOAD,
+    *rules_speculation.LOADING,
     *rules_running.MEMORY_AND_GRAPHS,
     *rules_running.FORWARD,
     *rules_overlap.FORWARD,
     *rules_arguments.UNDETECTED_SIZES,
     *rules_placement.UNDETECTED,
     *rules_topology.FLOORED,
+    *rules_speculation.UNDETECTED,
 )
 
 _BOOK = RuleBook(RULES)
@@ -125,7 +136,10 @@ def judge(
 
     suggest: also look for the nearest legal layouts where it is refused (a few hundred more judgements).
     env: the server's environment, for the capacity limits that some rules depend on.
+
+    Raises MalformedError for a number beyond 64 bits.
     """
+    layout.check_numbers()
     target = Target(model=model, gpu=cluster.gpu)
     launch = launch_of(layout, target, cluster, version, env)
     broken = [rule for _, rule in _BOOK.relevant_to(launch) if rule.broken(launch)]

@@ -9,7 +9,7 @@ from search_spaces.sglang import rules_overlap, rules_runners, rules_speculation
 from search_spaces.sglang.options import choices_of
 from search_spaces.sglang.rule import Launch, Rule, says, worded
 from search_spaces.sglang.versions import EngineVersion, release_0_5
-from search_spaces.verdict import Stage
+from search_spaces.verdict import Evidence, Stage
 
 _ANYWAY: frozenset[str] = frozenset()
 _DEFAULT = Layout()
@@ -234,7 +234,7 @@ CHECKS = (
         stage=Stage.CHECK,
         source="arg_groups/validation_hook.py:314",
         concerns=frozenset({"schedule_conservativeness"}),
-        broken=lambda launch: launch.effective.schedule_conservativeness < 0,
+        broken=lambda launch: not launch.effective.schedule_conservativeness >= 0,
         message=lambda launch: (
             f"schedule_conservativeness must be at least 0, but is {launch.asked.schedule_conservativeness:g}"
         ),
@@ -274,12 +274,54 @@ def _limit_rule(name: str) -> Rule:
     )
 
 
+def _without_rank(launch: Launch) -> tuple[str, ...]:
+    """The sizes that leave a scheduler no place: a rank is from 0 up to its size."""
+    asked = launch.asked
+    sizes = {"tp": asked.tp_size, "pp": asked.pp_size, "attn_tp": asked.attn_tp_size}
+    is_refused = asked.tp_size < 0 or (asked.pp_size < 0 and asked.tp_size > 0)
+    if not is_refused:
+        return ()
+    return tuple(f"0 <= {name}_rank < {name}_size\n  0 is not a rank of {n}" for name, n in sizes.items() if n < 0)
+
+
+NEGATIVE_SIZES = (
+    Rule(
+        id="pp.zero",
+        stage=Stage.INIT,
+        source="entrypoints/engine.py:2063",
+        broken=lambda launch: launch.asked.pp_size == 0,
+        message=says("pp_size must be at least 1, but is 0"),
+        exception="ZeroDivisionError",
+        engine_text=says("integer division or modulo by zero"),
+        needs=_ANYWAY,
+        evidence=Evidence.READ,
+    ),
+    Rule(
+        id="size.negative",
+        stage=Stage.INIT,
+        source="runtime_context.py:347",
+        broken=lambda launch: bool(_without_rank(launch)),
+        message=lambda launch: (
+            f"tp_size and pp_size must be at least 1 (tp_size={launch.asked.tp_size}, pp_size={launch.asked.pp_size})"
+        ),
+        exception="ValueError",
+        engine_text=lambda launch: (
+            "parallel topology is inconsistent (set by override_permanently):\n" + "\n".join(_without_rank(launch))
+        ),
+        needs=_ANYWAY,
+        since=release_0_5(21),
+    ),
+)
+
 UNDETECTED_SIZES = (
     Rule(
         id="size.positive",
         stage=Stage.UNDETECTED,
         source="arg_groups/validation_hook.py:172 (no lower bound)",
-        broken=lambda launch: min(launch.asked.tp_size, launch.asked.pp_size, launch.asked.dp_size) < 1,
+        broken=lambda launch: (
+            min(launch.asked.tp_size, launch.asked.pp_size or 1, launch.asked.dp_size) < 1
+            and not (_without_rank(launch) and launch.version >= release_0_5(21))
+        ),
         message=lambda launch: (
             f"tp_size, pp_size and dp_size must be at least 1 (tp_size={launch.asked.tp_size}, "
             f"pp_size={launch.asked.pp_size}, dp_size={launch.asked.dp_size}); "

@@ -195,6 +195,20 @@ BACKENDS = (
         engine_text=says("FlashInfer MegaMOE a2a backend requires --moe-runner-backend flashinfer_megamoe"),
     ),
     Rule(
+        id="flashinfer_megamoe.gpu",
+        stage=Stage.RESOLVE,
+        source="arg_groups/moe_hook.py:336",
+        backends=frozenset({"flashinfer_megamoe"}),
+        broken=lambda launch: _a2a(launch) == "flashinfer_megamoe" and not launch.target.is_sm100,
+        message=lambda launch: (
+            f"--moe-a2a-backend flashinfer_megamoe needs compute capability 10.x, and {launch.cluster.gpu.key} has "
+            f"{launch.cluster.gpu.sm / 10:g}"
+        ),
+        exception="ValueError",
+        engine_text=says("FlashInfer MegaMOE currently requires an SM100-family CUDA device for all supported quanti"),
+        cuda_only=True,
+    ),
+    Rule(
         id="deepep.cutedsl_mode",
         stage=Stage.RESOLVE,
         source="arg_groups/moe_hook.py:377",

@@ -2,32 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 from search_spaces.architectures.table import ARCHITECTURES
 from search_spaces.parts import Scheme
-from search_spaces.sglang.experts import (
-    DEEPEP_CAPACITY,
-    DEEPEP_CLASS,
-    kind_of_experts,
-    pads_experts,
-    pair_is_missing,
-    runner_of_experts,
-    scheme_of_experts,
-)
+from search_spaces.sglang.experts import of_experts, pads_experts, scheme_of_experts
 from search_spaces.sglang.rule import CHOICES, EXPERTS, SIZES, Launch, Rule, says
-from search_spaces.sglang.versions import EngineVersion, release_0_5
 from search_spaces.verdict import Stage
 
 _SIZED = frozenset({CHOICES, SIZES})
 
 _WITH_EXPERTS = frozenset({CHOICES, SIZES, EXPERTS})
-
-_PAIRS_CHECKED_SINCE = EngineVersion(0, 5, 13)
-"""Servers of INT4 experts with `--moe-a2a-backend flashinfer` are known to have started before."""
-
-_MXFP4_RUNNERS = frozenset({"auto", "deep_gemm", "flashinfer_mxfp4", "humming", "marlin", "triton", "triton_kernel"})
 
 
 def _expert_width(launch: Launch) -> int:
@@ -50,15 +33,6 @@ def _expert_splits(launch: Launch) -> int:
             return launch.effective.moe_tp_size
         case "nothing":
             return 0
-
-
-def _of_experts(*rules: Rule) -> tuple[Rule, ...]:
-    """The rules, for models that have experts."""
-    return tuple(replace(rule, broken=_with_experts(rule.broken)) for rule in rules)
-
-
-def _with_experts(broken: Callable[[Launch], bool]) -> Callable[[Launch], bool]:
-    return lambda launch: launch.model.is_moe and broken(launch)
 
 
 _NOT_PLACED = frozenset(
@@ -102,7 +76,7 @@ PLACES = (
     ),
 )
 
-CONSTRUCTION = _of_experts(
+COUNTS = of_experts(
     Rule(
         id="experts.at_least_tp",
         stage=Stage.MODEL,
@@ -118,67 +92,9 @@ CONSTRUCTION = _of_experts(
         ),
         needs=_WITH_EXPERTS,
     ),
-    Rule(
-        id="quant.nvfp4.gpu",
-        stage=Stage.MODEL,
-        source="layers/quantization/modelopt_quant.py:2383",
-        broken=lambda launch: (
-            scheme_of_experts(launch) is Scheme.NVFP4
-            and not (launch.target.is_sm100 or launch.target.is_sm120)
-            and runner_of_experts(launch) != "marlin"
-        ),
-        message=lambda launch: (
-            f"NVFP4 experts need a Blackwell GPU or --moe-runner-backend marlin, not "
-            f"{runner_of_experts(launch)} on {launch.cluster.gpu.key}"
-        ),
-        exception="ValueError",
-        engine_text=says(
-            "Current platform does not support NVFP4 quantization with the selected MoE backend. Please use "
-            "Blackwell and above, or use moe_runner_backend=marlin on SM80+."
-        ),
-        since=release_0_5(13),
-    ),
-    Rule(
-        id="quant.mxfp4.runner",
-        stage=Stage.MODEL,
-        source="layers/quantization/mxfp4.py:1474",
-        broken=lambda launch: (
-            launch.model.quantization.method == "mxfp4"
-            and (
-                launch.effective.moe_runner_backend not in _MXFP4_RUNNERS
-                or (
-                    launch.effective.moe_runner_backend == "flashinfer_mxfp4"
-                    and not (launch.target.is_sm90 or launch.target.is_sm100 or launch.target.is_sm120)
-                )
-            )
-        ),
-        message=lambda launch: (
-            f"MXFP4 experts have no --moe-runner-backend {launch.effective.moe_runner_backend} on "
-            f"{launch.cluster.gpu.key}; known: {', '.join(sorted(_MXFP4_RUNNERS))}"
-        ),
-        exception="NotImplementedError",
-        engine_text=lambda launch: (
-            "moe_runner_backend=flashinfer_mxfp4 requires SM90, SM100, or SM120."
-            if launch.effective.moe_runner_backend == "flashinfer_mxfp4"
-            else "Mxfp4MoEMethod has no MoeRunner for backend=MoeRunnerBackend."
-            f"{launch.effective.moe_runner_backend.upper()}"
-        ),
-        cuda_only=True,
-        since=release_0_5(17),
-    ),
-    Rule(
-        id="runner.hpc_ops.gpu",
-        stage=Stage.MODEL,
-        source="layers/moe/moe_runner/runner.py:152",
-        broken=lambda launch: launch.effective.moe_runner_backend == "hpc_ops" and not launch.target.is_sm90,
-        message=lambda launch: f"--moe-runner-backend hpc_ops needs a Hopper GPU, not {launch.cluster.gpu.key}",
-        exception="ValueError",
-        engine_text=lambda launch: (
-            "--moe-runner-backend hpc_ops requires an SM90 (Hopper) GPU (the HPC-Ops kernels ship sm90a only), "
-            f"got sm{launch.cluster.gpu.sm}."
-        ),
-        cuda_only=True,
-    ),
+)
+
+WIDTHS = of_experts(
     Rule(
         id="ep.splits_experts",
         stage=Stage.MODEL,
@@ -249,87 +165,7 @@ CONSTRUCTION = _of_experts(
     ),
 )
 
-DISPATCH = _of_experts(
-    Rule(
-        id="runner.a2a_pair",
-        stage=Stage.MODEL,
-        source="layers/moe/moe_runner/runner.py:178",
-        broken=pair_is_missing,
-        message=lambda launch: (
-            f"--moe-runner-backend {runner_of_experts(launch)} has no kernel for --moe-a2a-backend "
-            f"{launch.effective.moe_a2a_backend} ({kind_of_experts(launch)} experts)"
-        ),
-        exception="NotImplementedError",
-        engine_text=lambda launch: (
-            f"Runner backend MoeRunnerBackend.{runner_of_experts(launch).upper()} requires a fused func for a2a "
-            f"backend {launch.effective.moe_a2a_backend}, but none is registered."
-        ),
-        since=_PAIRS_CHECKED_SINCE,
-        cuda_only=True,
-    ),
-    Rule(
-        id="dispatch.mode",
-        stage=Stage.MODEL,
-        source="layers/moe/token_dispatcher/mooncake.py:344, nixl.py:482",
-        backends=frozenset({"mooncake", "nixl"}),
-        broken=lambda launch: (
-            launch.effective.moe_a2a_backend in ("mooncake", "nixl") and launch.effective.deepep_mode != "low_latency"
-        ),
-        message=lambda launch: (
-            f"--moe-a2a-backend {launch.effective.moe_a2a_backend} needs --deepep-mode low_latency, but it is "
-            f"{launch.effective.deepep_mode}"
-        ),
-        exception="NotImplementedError",
-        engine_text=lambda launch: (
-            "Normal mode is not supported for Nixl EP yet." if launch.effective.moe_a2a_backend == "nixl" else ""
-        ),
-    ),
-    Rule(
-        id="deepep.deep_gemm",
-        stage=Stage.MODEL,
-        source="layers/moe/ep_moe/layer.py:175",
-        broken=lambda launch: (
-            launch.effective.moe_a2a_backend in DEEPEP_CLASS
-            and launch.effective.deepep_mode != "normal"
-            and scheme_of_experts(launch) is not Scheme.NONE
-            and launch.cluster.gpu.sm < 90
-            and launch.effective.moe_runner_backend != "humming"
-        ),
-        message=lambda launch: (
-            f"--moe-a2a-backend {launch.effective.moe_a2a_backend} needs DeepGEMM for quantised experts, which "
-            f"{launch.cluster.gpu.key} is too old for"
-        ),
-        exception="AssertionError",
-        engine_text=lambda launch: f"DeepEP DeepEPMode.{launch.effective.deepep_mode.upper()} mode requires deep_gemm",
-        cuda_only=True,
-    ),
-    Rule(
-        id="deepep.limit",
-        stage=Stage.MODEL,
-        source="layers/moe/token_dispatcher/deepep.py:409",
-        broken=lambda launch: (
-            launch.effective.moe_a2a_backend == "deepep" and launch.limit(DEEPEP_CAPACITY, 128) > 1024
-        ),
-        message=lambda launch: f"{DEEPEP_CAPACITY} must not exceed 1024, but is {launch.limit(DEEPEP_CAPACITY, 128)}",
-        exception="AssertionError",
-    ),
-    Rule(
-        id="pplx.pp",
-        stage=Stage.MODEL,
-        source="layers/moe/token_dispatcher/pplx.py:88",
-        broken=lambda launch: launch.effective.moe_a2a_backend == "pplx" and launch.effective.pp_size > 1,
-        message=lambda launch: (
-            "--moe-a2a-backend pplx needs the experts to span all ranks, so pp_size must be 1 "
-            f"(pp_size={launch.effective.pp_size})"
-        ),
-        exception="AssertionError",
-        engine_text=lambda launch: (
-            "moe_a2a_backend='pplx' requires the EP group to span the whole world (got "
-            f"ep_size={launch.effective.ep_size}, "
-            f"world_size={launch.effective.tp_size * launch.effective.pp_size}); pipeline parallelism and "
-            "EP-subset layouts are not"
-        ),
-    ),
+AFTER_LOAD = of_experts(
     Rule(
         id="quant.fp8_block.after_load",
         stage=Stage.WEIGHTS,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from search_spaces.architectures.table import ARCHITECTURES
 from search_spaces.parts import Component, Ranks, Widths
 from search_spaces.placement import (
@@ -12,6 +14,7 @@ from search_spaces.placement import (
     undivided_linear_heads,
     widths_of,
 )
+from search_spaces.sglang.experts import fuses_shared_experts
 from search_spaces.sglang.rule import ATTENTION, CHOICES, SIZES, Launch, Rule, says
 from search_spaces.sglang.versions import release_0_5
 from search_spaces.verdict import Stage
@@ -247,6 +250,17 @@ BEFORE_EXPERTS = (
         needs=_SIZED,
     ),
     Rule(
+        id="linear_heads.divide",
+        stage=Stage.MODEL,
+        source="layers/attention/mamba/mamba.py:249, layers/linear.py:693",
+        broken=lambda launch: undivided_linear_heads(launch.model, _widths(launch)) is not None,
+        message=_linear_heads_text,
+        exception="AssertionError",
+        engine_text=_linear_heads_engine_text,
+        needs=_WITH_ATTENTION,
+        cuda_only=True,
+    ),
+    Rule(
         id="heads.divide",
         stage=Stage.MODEL,
         source="models/qwen3_moe.py:506, glm4_moe.py:237, gpt_oss.py:394, mixtral.py:139, deepseek_v2.py:2057",
@@ -267,24 +281,19 @@ BEFORE_EXPERTS = (
         needs=_WITH_ATTENTION,
         cuda_only=True,
     ),
-    Rule(
-        id="linear_heads.divide",
-        stage=Stage.MODEL,
-        source="layers/attention/mamba/mamba.py:249, layers/linear.py:693",
-        broken=lambda launch: undivided_linear_heads(launch.model, _widths(launch)) is not None,
-        message=_linear_heads_text,
-        exception="AssertionError",
-        engine_text=_linear_heads_engine_text,
-        needs=_WITH_ATTENTION,
-        cuda_only=True,
-    ),
     _width_rule("dense.divides", Component.DENSE),
     _block_rule("quant.fp8_block.linear", Component.ATTENTION, Component.DENSE),
 )
 
+
+def _beside_routed(rule: Rule) -> Rule:
+    """The rule, where shared experts are a part of their own."""
+    return replace(rule, broken=lambda launch: not fuses_shared_experts(launch) and rule.broken(launch))
+
+
 AFTER_EXPERTS = (
-    _width_rule("shared.divides", Component.SHARED),
-    _block_rule("quant.fp8_block.shared", Component.SHARED),
+    _beside_routed(_width_rule("shared.divides", Component.SHARED)),
+    _beside_routed(_block_rule("quant.fp8_block.shared", Component.SHARED)),
     Rule(
         id="pp.supported",
         stage=Stage.MODEL,

@@ -7,6 +7,9 @@ from search_spaces.sglang.versions import release_0_5
 from search_spaces.verdict import Stage
 
 _TWO_BATCHES = "When enabling two batch overlap without an EP a2a backend (moe_a2a_backend='none')"
+_WITHOUT_EXPERT_FIELDS = frozenset({"LlamaForCausalLM", "Qwen3ForCausalLM", "Qwen3VLForConditionalGeneration"})
+"""Classes whose configs count no experts per token, not even as absent: their schedulers set nothing up for experts
+(managers/scheduler.py:1007)."""
 _SEQUENCE_PARALLEL_ARCHITECTURES = frozenset({"MuseSparkForConditionalGeneration", "Qwen3ForCausalLM"})
 
 
@@ -181,7 +184,11 @@ START = (
         stage=Stage.INIT,
         source="layers/moe/utils.py:509",
         concerns=frozenset({"enable_single_batch_overlap"}),
-        broken=lambda launch: launch.asked.enable_single_batch_overlap and launch.target.is_sm90,
+        broken=lambda launch: (
+            launch.asked.enable_single_batch_overlap
+            and launch.target.is_sm90
+            and launch.model.architecture not in _WITHOUT_EXPERT_FIELDS
+        ),
         message=lambda launch: (
             f"enable_single_batch_overlap is not for compute capability 9.x, which {launch.cluster.gpu.key} has"
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from search_spaces.parts import Scheme
 from search_spaces.sglang.rule import Launch, Rule, says
 from search_spaces.sglang.versions import release_0_5
 from search_spaces.verdict import Stage
@@ -60,6 +61,12 @@ def _refuses_scheme(launch: Launch, runner: str) -> bool:
     return since is None or launch.version < release_0_5(since)
 
 
+def _is_nvfp4_beside_fp8(launch: Launch) -> bool:
+    """DeepSeek-V4's NVFP4 checkpoints (`nvfp4_moe_meta` of configs/model_config.py)."""
+    quantization = launch.model.quantization
+    return quantization.method == "fp8" and quantization.scheme is Scheme.NVFP4
+
+
 def _quantization_message(launch: Launch) -> str:
     return f"--moe-runner-backend {_runner(launch)} cannot run {launch.model.quantization.scheme} experts"
 
@@ -109,7 +116,11 @@ RUNNERS = (
         id="runner.flashinfer_cutedsl.quantization",
         stage=Stage.RESOLVE,
         source="arg_groups/moe_hook.py:98",
-        broken=lambda launch: _runner(launch) == "flashinfer_cutedsl" and _refuses_scheme(launch, "flashinfer_cutedsl"),
+        broken=lambda launch: (
+            _runner(launch) == "flashinfer_cutedsl"
+            and _refuses_scheme(launch, "flashinfer_cutedsl")
+            and not _is_nvfp4_beside_fp8(launch)
+        ),
         message=_quantization_message,
         exception="AssertionError",
         engine_text=lambda launch: (

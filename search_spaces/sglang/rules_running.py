@@ -10,8 +10,8 @@ from search_spaces.sglang.experts import (
     DEEPEP_CAPACITY,
     DEEPEP_CLASS,
     falls_back_from_megamoe,
+    is_marlin,
     kind_of_experts,
-    runner_of_experts,
     scheme_of_experts,
 )
 from search_spaces.sglang.rule import ATTENTION, CHOICES, SIZES, Launch, Rule, says
@@ -78,7 +78,7 @@ MEMORY_AND_GRAPHS = (
         id="mem_fraction.range",
         stage=Stage.KV_POOL,
         source="mem_cache/kv_cache_configurator.py:3043 (no range check before)",
-        broken=lambda launch: not 0 < (launch.effective.mem_fraction_static or 0) < 1,
+        broken=lambda launch: not (launch.effective.mem_fraction_static or 0) > 0,
         message=lambda launch: (
             f"mem_fraction_static must lie between 0 and 1, but is {launch.effective.mem_fraction_static:g}"
             + ("" if launch.asked.mem_fraction_static is not None else " by default")
@@ -88,6 +88,18 @@ MEMORY_AND_GRAPHS = (
             "Loaded weights leave no GPU memory for the KV cache under "
             f"--mem-fraction-static={launch.effective.mem_fraction_static:g}."
         ),
+    ),
+    Rule(
+        id="mem_fraction.below_one",
+        stage=Stage.KV_POOL,
+        source="mem_cache/kv_cache_configurator.py:3043 (no range check before)",
+        broken=lambda launch: (launch.effective.mem_fraction_static or 0) >= 1,
+        message=lambda launch: (
+            f"mem_fraction_static must lie between 0 and 1, but is {launch.effective.mem_fraction_static:g}: the KV "
+            "cache would take more than is left of the GPU"
+        ),
+        exception="torch.OutOfMemoryError",
+        engine_text=says("CUDA out of memory."),
     ),
     Rule(
         id="deepep.graph_tokens",
@@ -246,7 +258,7 @@ FORWARD = (
         broken=lambda launch: (
             launch.effective.moe_runner_backend in ("flashinfer_trtllm", "flashinfer_trtllm_routed")
             and not launch.target.is_sm100
-            and runner_of_experts(launch) != "marlin"
+            and not is_marlin(launch)
         ),
         message=lambda launch: (
             f"--moe-runner-backend {launch.effective.moe_runner_backend} has kernels for compute capability "

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from search_spaces.architectures.table import ARCHITECTURES
 from search_spaces.sglang import rules_block_drafts
 from search_spaces.sglang.attention_backends import backends_by_phase
 from search_spaces.sglang.rule import Launch, Rule, says, worded
-from search_spaces.sglang.speculation import ALGORITHMS, EAGLE_FAMILY, MIXED_CHUNK_ALGORITHMS, algorithm_of
+from search_spaces.sglang.speculation import (
+    ALGORITHMS,
+    EAGLE_FAMILY,
+    MIXED_CHUNK_ALGORITHMS,
+    algorithm_of,
+    drafts_by_itself,
+)
 from search_spaces.sglang.versions import release_0_5
 from search_spaces.verdict import Stage
 
@@ -302,5 +309,46 @@ CHECKS = (
             f"enable_mixed_chunk is not supported with speculative_algorithm={_algorithm(launch)}"
         ),
         since=release_0_5(19),
+    ),
+)
+
+
+def _drafts(launch: Launch) -> str:
+    """How the target's class drafts for itself."""
+    return ARCHITECTURES[launch.model.architecture].drafts
+
+
+LOADING = (
+    Rule(
+        id="speculation.draft_layer",
+        stage=Stage.WEIGHTS,
+        source="models/deepseek_common/deepseek_weight_loader.py:567",
+        concerns=frozenset({"speculative_algorithm"}),
+        broken=lambda launch: (
+            drafts_by_itself(launch.asked)
+            and _drafts(launch) == "counted"
+            and launch.model.num_draft_layers not in (None, 1)
+        ),
+        message=lambda launch: (
+            f"{_algorithm(launch)} without --speculative-draft-model-path needs one draft layer in the checkpoint, but "
+            f"{launch.model.name} has {launch.model.num_draft_layers} (num_nextn_predict_layers)"
+        ),
+        exception="AssertionError",
+        engine_text=says("Only 1 nextn layer is supported"),
+    ),
+)
+
+UNDETECTED = (
+    Rule(
+        id="speculation.no_draft",
+        stage=Stage.UNDETECTED,
+        source="configs/model_config.py:956",
+        concerns=frozenset({"speculative_algorithm"}),
+        broken=lambda launch: drafts_by_itself(launch.asked) and _drafts(launch) == "no",
+        message=lambda launch: (
+            f"{_algorithm(launch)} needs a draft model: {launch.model.name} has no layer that drafts for it, and "
+            "without --speculative-draft-model-path the engine makes a draft of its checkpoint: the whole model a "
+            "second time, or a layer without weights"
+        ),
     ),
 )

@@ -15,6 +15,9 @@ EAGLE_FAMILY = frozenset({"EAGLE", "EAGLE3", "STANDALONE"})
 MIXED_CHUNK_ALGORITHMS = frozenset({"EAGLE", "EAGLE3", "DFLASH", "DSPARK"})
 """Algorithms that may mix prefill chunks with decode (speculative/spec_info.py:147)."""
 
+_WITHOUT_MODEL = frozenset({None, "NGRAM"})
+"""Algorithms that draft without a model."""
+
 _MAX_RUNNING_REQUESTS = 48
 _NGRAM_BREADTH = 10
 """Default of `--speculative-ngram-max-bfs-breadth`, which takes the place of the top-k."""
@@ -29,6 +32,16 @@ def algorithm_of(layout: Layout) -> str | None:
         return None
     name = layout.speculative_algorithm.upper()
     return "EAGLE" if name == "NEXTN" else name
+
+
+def needs_draft(layout: Layout) -> bool:
+    """Whether a second model is loaded beside the one that is served, whichever that is."""
+    return algorithm_of(layout) not in _WITHOUT_MODEL
+
+
+def drafts_by_itself(layout: Layout) -> bool:
+    """Whether the target's own checkpoint is to hold the draft: none is named (configs/model_config.py:956)."""
+    return algorithm_of(layout) in EAGLE_FAMILY and layout.speculative_draft_model_path is None
 
 
 def speculation(layout: Layout, target: Target, facts: VersionFacts) -> dict[str, Any]:

@@ -26,6 +26,7 @@ _ADDED, _TAKEN, _DROPPED = 1.0, 1.5, 2.0
 """What it costs to set what was left open, to change what was asked for, and to leave it to the engine."""
 _PER_DOUBLING = 0.25
 _DRAGGED_ALONG = 0.5
+_PERCENT = 100
 _OTHER_GPU_COUNT = 1.5
 
 _SIZED = frozenset({"shape", "attn_dp_size", "attn_cp_size", "ep_size", "moe_dp_size"})
@@ -120,6 +121,20 @@ def nearest_legal(layout: Layout, cluster: Cluster, progress: Progress, *, limit
     return (plain,) if progress(plain) is None else _nearest(plain, cluster, progress, limit)
 
 
+def cure(layout: Layout, progress: Progress) -> Mapping[str, Any] | None:
+    """The one flag, beside the sizes and the backend, that makes a refused layout legal, with its value: the cheapest;
+    None where none does.
+    """
+    found = [
+        (_cost(layout, name, value) + extra, {name: value})
+        for (name, value), extra in _REMEDIES
+        if name != "moe_a2a_backend"
+        and value != getattr(layout, name)
+        and progress(layout.changed(**{name: value})) is None
+    ]
+    return min(found, key=lambda each: each[0])[1] if found else None
+
+
 def _nearest(layout: Layout, cluster: Cluster, progress: Progress, limit: int) -> tuple[Layout, ...]:
     num_gpus = layout.num_gpus if 0 < layout.num_gpus <= cluster.num_gpus else cluster.num_gpus
     changes = tuple(_changes(layout, cluster))
@@ -187,6 +202,7 @@ def _changed(layout: Layout, made: tuple[_Change, ...]) -> tuple[Layout | None, 
 
 def _changes(layout: Layout, cluster: Cluster) -> Iterator[_Change]:
     yield from _sizes(layout, cluster)
+    yield from _slips(layout, cluster)
     for value in {1, cluster.num_nodes} - {layout.nnodes}:
         yield _Change(key="nnodes", values={"nnodes": value}, cost=0.25)
     yield from _drops(layout)
@@ -213,6 +229,16 @@ def _sizes(layout: Layout, cluster: Cluster) -> Iterator[_Change]:
         for value in shares:
             if value != getattr(layout, name):
                 yield _Change(key=name, values={name: value}, cost=_cost(layout, name, value))
+
+
+def _slips(layout: Layout, cluster: Cluster) -> Iterator[_Change]:
+    """What was probably meant by a value that is another's: percent, and replicas where there are no GPUs for them."""
+    fraction = layout.mem_fraction_static
+    if fraction is not None and 1 < fraction < _PERCENT:
+        yield _Change(key="mem_fraction_static", values={"mem_fraction_static": fraction / _PERCENT}, cost=_ADDED)
+    replicas = layout.dp_size
+    if layout.num_gpus > cluster.num_gpus and layout.attn_dp_size == 1 < replicas <= layout.tp_size:
+        yield _Change(key="shape", values={"dp_size": 1, "attn_dp_size": replicas}, cost=_ADDED)
 
 
 def _cost(layout: Layout, name: str, value: Any) -> float:

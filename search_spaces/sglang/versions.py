@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from search_spaces.errors import MalformedError
 
 _PATTERN = re.compile(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})(?:\.post\d+|\+\S+)?")
+_PREVIEW = re.compile(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})[.-]?(?:a|b|rc|dev)\d*\S*")
+_UNRELEASED = frozenset({"dev", "head", "latest", "main", "master", "nightly"})
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,13 +29,19 @@ class EngineVersion:
 
         Raises MalformedError where it cannot be read or lies outside what is known.
         """
-        match = _PATTERN.fullmatch(text.strip())
-        if match is None:
+        word = text.strip().lower()
+        match = _PATTERN.fullmatch(word)
+        preview = _PREVIEW.fullmatch(word)
+        if match is None and preview is None and word not in _UNRELEASED:
             raise MalformedError(f"an engine version is written as {NEWEST} (got {text!r})")
-        version = cls(*map(int, match.groups()))
-        if not OLDEST <= version <= NEWEST:
-            raise MalformedError(f"the rules of SGLang {version} are not known here; known: {OLDEST} to {NEWEST}")
-        return version
+        parts = match or preview
+        version = cls(*map(int, parts.groups())) if parts is not None else NEWEST
+        if match is not None and OLDEST <= version <= NEWEST:
+            return version
+        raise MalformedError(
+            f"the rules of SGLang {text.strip()} are not known here; known: {OLDEST} to {NEWEST}, the nearest is "
+            f"{min(max(version, OLDEST), NEWEST)}"
+        )
 
 
 OLDEST = EngineVersion(0, 5, 9)

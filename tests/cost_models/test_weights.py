@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.weights import stage_layers, stage_weights, weight_bytes_at_construction
+from cost_models.weights import leaves_draft_out, stage_layers, stage_weights, weight_bytes_at_construction
 from search_spaces.catalogue import load_gpu, load_model
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
@@ -48,7 +48,9 @@ def effective(case) -> Layout:
 
 
 def built_bytes(case) -> int:
-    return weight_bytes_at_construction(load_model(case["model"]), load_gpu(case["gpu"]), effective(case), case.get("stage", 0))
+    return weight_bytes_at_construction(
+        load_model(case["model"]), load_gpu(case["gpu"]), effective(case), case.get("stage", 0)
+    )
 
 
 def test_every_architecture_weighs_what_its_class_allocates():
@@ -80,6 +82,56 @@ def test_each_component_lies_where_the_engine_puts_it(case):
         # Marlin's index tensors are emptied after loading; Mixtral's small gate is counted under `other`.
         tolerance = 0.04 if (component.value, case["model"]) == ("routed", "kimi-k2-thinking-int4") else 0.002
         assert size == pytest.approx(measured, rel=tolerance, abs=3 * 2**20), component
+
+
+DRAFTS = [
+    ("deepseek-v3", "h200", {"tp_size": 8}, 1_661_047_984),
+    ("deepseek-v3.2-nvfp4", "b200", {"tp_size": 8, "ep_size": 8}, 3_140_038_656),
+    ("glm-4.5-air", "h200", {"tp_size": 4}, 1_239_727_616),
+    ("glm-5-fp8", "h200", {"tp_size": 8, "attn_dp_size": 8}, 1_542_600_272),
+]
+"""What 0.5.23 builds of the class of a draft layer (model_config.py:1020), without embedding and head, which are the
+model's."""
+
+
+@pytest.mark.parametrize(("name", "gpu", "sizes", "built"), DRAFTS, ids=[name for name, *_ in DRAFTS])
+def test_a_models_own_draft_layer_weighs_what_its_class_allocates(name, gpu, sizes, built):
+    layout = Layout(**sizes, speculative_algorithm="EAGLE")
+    cluster = Cluster(gpu=load_gpu(gpu), gpus_per_node=layout.num_gpus)
+    run = resolve(layout, load_model(name), cluster)[0]
+    assert stage_weights(load_model(name), run, 0)[Component.DRAFT] == pytest.approx(built, rel=1e-3)
+    without = run.changed(speculative_algorithm=None)
+    assert stage_weights(load_model(name), without, 0)[Component.DRAFT] == 0
+    assert weight_bytes_at_construction(load_model(name), load_gpu(gpu), run) == weight_bytes_at_construction(
+        load_model(name), load_gpu(gpu), without
+    )
+
+
+def test_a_draft_of_which_nothing_is_known_is_told_from_one_that_is_counted():
+    model = load_model("deepseek-v3")
+    eagle = Layout(tp_size=8, speculative_algorithm="EAGLE")
+    assert not leaves_draft_out(model, eagle)
+    assert leaves_draft_out(model, eagle.changed(speculative_draft_model_path="/draft"))
+    assert leaves_draft_out(model, eagle.changed(speculative_algorithm="DFLASH"))
+    assert leaves_draft_out(load_model("qwen3.5-35b-a3b"), eagle)
+    assert not leaves_draft_out(model, eagle.changed(speculative_algorithm="NGRAM"))
+    assert not leaves_draft_out(model, Layout(tp_size=8))
+
+
+def test_mxfp4_experts_are_padded_after_loading_on_an_rtx_pro_6000():
+    # 0.5.23 builds 8,135,589,888 bytes of experts, and keeps slices of 1440 columns in 1536 (mxfp4.py:490, 1356).
+    model, layout = load_model("gpt-oss-120b"), Layout(tp_size=8, ep_size=4, moe_runner_backend="flashinfer_mxfp4")
+    built = weight_bytes_at_construction(model, load_gpu("rtx-pro-6000"), layout)
+    assert built == pytest.approx(8_691_261_120, rel=1e-3)
+    assert sum(stage_weights(model, layout, 0).values()) - built == pytest.approx(541.9e6, rel=1e-2)
+
+
+def test_nvfp4_experts_keep_a_second_scale_unless_their_runner_is_trtllm():
+    # 0.5.23 on an RTX PRO 6000, where the runner stays `auto`, and on a B200 with flashinfer_trtllm.
+    model, layout = load_model("deepseek-v3-nvfp4"), Layout(tp_size=8, ep_size=4)
+    assert stage_weights(model, layout, 0)[Component.ROUTED] == pytest.approx(51_086_845_440, rel=1e-4)
+    trtllm = Layout(tp_size=8, moe_runner_backend="flashinfer_trtllm")
+    assert stage_weights(model, trtllm, 0)[Component.ROUTED] == pytest.approx(45_978_316_800, rel=1e-4)
 
 
 def test_remainder_layers_go_to_the_last_stages():

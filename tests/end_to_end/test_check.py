@@ -170,7 +170,26 @@ def test_the_space_is_counted_listed_and_its_refusals_explained() -> None:
     )
     assert all("--ep-size 8" in layout["flags"] or "a2a" in layout["flags"] for layout in pinned["layouts"])
     assert any(layout["fits"] for layout in pinned["layouts"])
-    assert tune("space", "--pin", "tp=8").returncode == 2
+    assert tune("space", "--pin", "width=8").returncode == 2
+
+
+def test_a_piped_table_is_whole_and_what_fits_comes_first() -> None:
+    done = tune(
+        "space", "--model", "deepseek-v32", "--cluster", "8xh200", "--pin", "cuda_graph_max_bs_decode=128", "--all"
+    )
+    lines = done.stdout.splitlines()
+    assert "\N{HORIZONTAL ELLIPSIS}" not in done.stdout
+    assert any("--attn-dp-size 8 --moe-a2a-backend deepep --cuda-graph-max-bs-decode 128" in line for line in lines)
+    column = next(line for line in lines if line.startswith("layout")).index("fits")
+    fits = [line[column : column + 3] for line in lines if line.startswith("TP")]
+    assert fits == sorted(fits, key=lambda word: word != "yes")
+    assert len(set(fits)) > 1
+
+
+def test_a_refusal_says_which_flag_would_cure_it() -> None:
+    said = " ".join(tune("space", "--model", "deepseek-v32", "--cluster", "8xh200", "--limit", "1").stdout.split())
+    assert "legal with --pin cuda_graph_max_bs_decode=128" in said
+    assert "legal with --pin deepep_mode=low_latency" in said
 
 
 def test_every_listed_layout_is_judged_legal_again() -> None:
@@ -213,3 +232,30 @@ def test_an_engine_that_cannot_be_asked_is_said_in_one_line(tmp_path: Path) -> N
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "SGLang" in done.stderr
+
+
+def test_what_the_engine_does_not_notice_is_said_in_a_sentence() -> None:
+    told = tune("check", *STORY, "--", "--tp-size", "0").stdout
+    assert told.startswith("illegal, not detected by the engine: ")
+    assert "at not detected" not in told
+    refused = tune("check", *STORY, "--", "--tp-size", "-1").stdout
+    assert refused.startswith("illegal at scheduler start: ")
+    assert "0 is not a rank of -1" in refused
+
+
+def test_a_release_without_flags_for_a_layout_refuses_it() -> None:
+    told = checked("--engine-version", "0.5.12", *STORY, "--", "TP4 DP2 ADP2", code=3)
+    assert next(broken["rule"] for broken in told["violations"]) == "flag.absent"
+
+
+def test_a_launch_of_any_size_is_answered_at_once() -> None:
+    done = tune("check", "--", "--tp-size", "1000000000")
+    assert done.returncode == 2
+    assert "no launch is taken to have more than 4096" in done.stderr
+    assert tune("check", *STORY, "--", "--tp", "8", "--pp-size", "1000000").returncode == 3
+
+
+def test_a_pin_that_nothing_legal_has_is_told_with_its_rule() -> None:
+    done = tune("space", *STORY, "--pin", "mem_fraction_static=5")
+    assert done.returncode == 3
+    assert "all are refused by mem_fraction." in done.stderr

@@ -1,6 +1,6 @@
 """Writes random launches with the engine's verdicts, for the tests that have no engine to ask.
 
-    python -m tests.engine_support.judged_launches /tmp/engine/bin/python > tests/golden/legality_judged.json
+python -m tests.engine_support.judged_launches /tmp/engine/bin/python > tests/golden/legality_judged.json
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from tuner.installed_engine import Answer, InstalledEngine, Question, folder_of
 
 GPUS = ("a100", "l40s", "h100", "h200", "b200", "rtx-pro-6000")
 LAUNCHES_PER_GPU = 70
+_LONG = frozenset({"cuda_graph_bs_decode", "cuda_graph_bs_prefill"})
 SEED = 20
 SOURCE = (
     "SGLang 0.5.23: random launches judged by its own code (parsing, resolution, checks, topology of every rank, "
@@ -57,17 +58,19 @@ def judged(gpu: str, chosen: list[RandomLaunch], engine: InstalledEngine) -> Ite
             "model": launch.model,
             "gpu": gpu,
             "argv": shlex.join(launch.argv),
-            "env": dict(launch.env),
+            **({"env": dict(launch.env)} if launch.env else {}),
             **_verdict(launch, answer),
         }
 
 
 def _verdict(launch: RandomLaunch, answer: Answer) -> dict[str, Any]:
-    """Only what resolution changed is kept of the resolved values."""
+    """Only what resolution changed is kept of the resolved values, without the long lists of graphs' sizes."""
     resolved = {
         f.name: answer.resolved[f.name]
         for f in fields(Layout)
-        if f.name in answer.resolved and answer.resolved[f.name] != getattr(launch.layout, f.name)
+        if f.name in answer.resolved
+        and f.name not in _LONG
+        and answer.resolved[f.name] != getattr(launch.layout, f.name)
     }
     said = {} if answer.stage is None else {"stage": answer.stage.name, "exception": answer.exception}
     error = {"error": answer.error[:200]} if answer.error else {}

@@ -29,6 +29,24 @@ def test_every_model_loads_under_its_own_name_and_says_where_it_is_from(name):
         assert model.num_dense_layers == model.num_layers
 
 
+@pytest.mark.parametrize(
+    ("hub", "tokens"),
+    [
+        ("Qwen/Qwen3-235B-A22B-FP8", 40_960),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507", 262_144),
+        ("Qwen/Qwen3-235B-A22B-Thinking-2507", 262_144),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", 262_144),
+        ("Qwen/Qwen3-30B-A3B", 40_960),
+        ("Qwen/Qwen3-30B-A3B-Instruct-2507", 262_144),
+        ("moonshotai/Kimi-K2-Instruct", 131_072),
+        ("moonshotai/Kimi-K2-Instruct-0905", 262_144),
+    ],
+)
+def test_a_later_checkpoint_has_its_own_context_length(hub, tokens):
+    # Each model's card on the Hugging Face hub.
+    assert load_model(hub).context_length == tokens
+
+
 @pytest.mark.parametrize("key", gpu_keys())
 def test_every_gpu_loads_under_its_own_key_and_says_where_its_figures_are_from(key):
     gpu = load_gpu(key)
@@ -80,10 +98,23 @@ def test_gpus_are_found_under_the_names_people_use(name, key):
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones_and_the_nearest():
-    with pytest.raises(UnknownNameError, match=r"did you mean kimi-k2.6\?.*deepseek-v3.*qwen3"):
+    with pytest.raises(UnknownNameError, match=r"did you mean kimi-k2.6\? Near it: .*kimi-k2.5"):
         load_model("kimi-k26x")
+    with pytest.raises(UnknownNameError, match=r"\d+ are known, of deepseek, .*kimi, .*qwen"):
+        load_model("voodoo-7b")
     with pytest.raises(UnknownNameError, match=r"b200.*h100"):
         load_gpu("voodoo2")
+
+
+def test_a_name_that_several_begin_with_is_answered_with_all_of_them():
+    with pytest.raises(UnknownNameError, match=r"did you mean one of kimi-k2, .*kimi-k2.6, .*kimi-k3"):
+        load_model("Kimi")
+
+
+def test_no_list_of_names_fills_a_screen():
+    with pytest.raises(UnknownNameError) as refused:
+        load_model("qwen")
+    assert len(str(refused.value)) < 400
 
 
 def test_no_name_stands_for_two_models():
@@ -130,6 +161,11 @@ def test_memory_is_what_the_driver_reports():
         ("8x4090", 1, 8, "rtx-4090"),
         ("4xcpu", 1, 4, "cpu"),
         (" 8XH100 ", 1, 8, "h100"),
+        ("RTX PRO 6000 x8", 1, 8, "rtx-pro-6000"),
+        ("rtx-pro-6000x8", 1, 8, "rtx-pro-6000"),
+        ("h200:8", 1, 8, "h200"),
+        ("8 x H200", 1, 8, "h200"),
+        ("4 h100", 1, 4, "h100"),
     ],
 )
 def test_a_cluster_is_read_as_it_is_written(text, num_nodes, gpus_per_node, key):
@@ -141,6 +177,12 @@ def test_a_cluster_is_read_as_it_is_written(text, num_nodes, gpus_per_node, key)
 @pytest.mark.parametrize("text", ["8x", "0xh100", "x", "-1xh200", "8h200", "h200", "", "2x0xh200", "2x8x"])
 def test_a_malformed_cluster_is_answered_with_an_example(text):
     with pytest.raises(MalformedError, match=r"e\.g\. 8xrtx-pro-6000 or 2x8xh200"):
+        parse_cluster(text)
+
+
+@pytest.mark.parametrize(("text", "meant"), [("h200", "8xh200 is eight"), ("8h200", "8xh200"), ("4090", "8xrtx-4090")])
+def test_a_cluster_that_lacks_something_is_answered_with_what_it_may_be(text, meant):
+    with pytest.raises(MalformedError, match=meant):
         parse_cluster(text)
 
 

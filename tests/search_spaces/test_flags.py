@@ -12,6 +12,7 @@ from search_spaces.errors import MalformedError, UnsupportedError
 from search_spaces.layout import Layout
 from search_spaces.sglang.argument_parser import mentions
 from search_spaces.sglang.flags import FlagError, flags_from_mapping, from_argv, nearest_option, to_argv
+from search_spaces.sglang.foreign_flags import OTHER_ENGINES, OTHER_WORDS, SWITCHES, TP_SIZE
 from search_spaces.sglang.options import Arity, choices_of, options_of
 from search_spaces.sglang.versions import NEWEST, OLDEST, EngineVersion, release_0_5
 from search_spaces.verdict import Stage
@@ -208,7 +209,14 @@ def test_what_argparse_refuses_is_refused_with_its_words(words, text):
 @pytest.mark.parametrize(
     ("words", "patch", "rule", "word", "nearest", "hint"),
     [
-        ("--attn-dp-size 4", 21, "flag.unknown", "--attn-dp-size", "", "known since 0.5.22"),
+        ("--attn-dp-size 4", 21, "flag.unknown", "--attn-dp-size", "--dp-size", "known since 0.5.22"),
+        ("--dcp-size 2", 9, "flag.unknown", "--dcp-size", "", "known since 0.5.15"),
+        ("--tp8", 23, "flag.unknown", "--tp8", "--tp", "did you mean --tp 8 (for --tp8)?"),
+        ("--tp eight", 23, "flag.value", "eight", "8", "did you mean 8?"),
+        ("\u2014tp 8", 23, "flag.unknown", "\u2014tp", "--tp", "did you mean --tp (for \u2014tp)?"),
+        ("--enable-ep-moe", 23, "flag.unknown", "--enable-ep-moe", "--ep-size", "did you mean --ep-size TP_SIZE"),
+        ("--kv-cache-dtype fp8", 23, "kv_cache_dtype.choice", "fp8", "fp8_e4m3", "did you mean fp8_e4m3?"),
+        ("-- --ep 8", 23, "flag.unknown", "--", "", "a bare -- ends the flags"),
         (
             "--cuda-graph-max-bs 4",
             23,
@@ -300,6 +308,17 @@ def test_a_mapping_that_says_nothing_readable_is_refused(flags):
 
 def test_nothing_is_near_a_word_from_elsewhere():
     assert nearest_option("--xyzzy") is None
+
+
+@pytest.mark.parametrize("version", [OLDEST, NEWEST])
+def test_what_stands_for_a_foreign_flag_is_an_option_and_the_foreign_flag_is_none(version):
+    known = options_of(NEWEST)
+    assert not {*OTHER_ENGINES, *SWITCHES} & set(options_of(version))
+    assert {*OTHER_ENGINES.values(), *(option for option, _ in SWITCHES.values())} <= set(known)
+    for option, word in SWITCHES.values():
+        assert word == TP_SIZE or word in known[option].choices
+    for (dest, _), word in OTHER_WORDS.items():
+        assert word in choices_of(dest, NEWEST)
 
 
 PLAIN = {"str": str, "int": int, "float": float}

@@ -105,6 +105,34 @@ def test_a_launch_gets_as_far_as_the_engine_lets_it(case):
         assert case["error"].removeprefix(f"{early[0].exception}: ")[:60].startswith(text[:60])
 
 
+JUDGED = cases("legality_judged.json")
+NOT_A_MATTER_OF_LAYOUT = ("Mori EP is not installed", "Please install bitsandbytes")
+
+
+@pytest.mark.parametrize("case", JUDGED, ids=ids(JUDGED))
+def test_a_random_launch_ends_where_the_engine_ended_it(case):
+    """Any flag of a layout; the launches were drawn and judged by tests/engine_support/judged_launches.py."""
+    if case.get("error", "").startswith(NOT_A_MATTER_OF_LAYOUT):
+        return
+    if case.get("stage") == "PARSE":
+        with pytest.raises(FlagError) as refused:
+            from_argv(shlex.split(case["argv"]))
+        assert case["error"].startswith(refused.value.engine_text[:60])
+        return
+    layout = from_argv(shlex.split(case["argv"])).layout
+    cluster = Cluster(gpu=load_gpu(case["gpu"]), gpus_per_node=4096, num_nodes=max(layout.nnodes, 1))
+    verdict = judge(layout, load_model(case["model"]), cluster, suggest=False, env=case.get("env"))
+    early = [v for v in verdict.violations if v.stage not in AFTER_CONSTRUCTION]
+    for name, value in case["resolved"].items():
+        ours = getattr(verdict.effective, name)
+        assert ours is None or ours == pytest.approx(value, abs=1e-6), name
+    if case["verdict"] == "legal":
+        assert early == []
+    else:
+        assert (early[0].stage.name, early[0].exception) == (case["stage"], case["exception"])
+        assert case.get("error", "").startswith(early[0].engine_text[:60])
+
+
 def test_no_launch_is_only_listed_to_be_left_out():
     known = {case["id"] for name in ("legality.json", "legality_rtx_pro_6000.json") for case in cases(name)}
     assert {*OUTSIDE_THE_RULES, *ACCEPTED_BY_THE_ARGUMENT_STAGES, *DIFFERENT_BUILD} <= known

@@ -21,6 +21,9 @@ from search_spaces.notation import names_in, read_notation, readings
         ("dp attention tp8", Layout(tp_size=8, attn_dp_size=8)),
         ("TP8 with DP attention", Layout(tp_size=8, attn_dp_size=8)),
         ("tp8 dp8", Layout(tp_size=8, dp_size=8)),
+        ("tp=8, ep=8, dpa", Layout(tp_size=8, ep_size=8, attn_dp_size=8)),
+        ("tp8 dp attention 4", Layout(tp_size=8, attn_dp_size=4)),
+        ("TP8 DPA8", Layout(tp_size=8, attn_dp_size=8)),
         ("TP8 EP", Layout(tp_size=8, ep_size=8)),
         ("DEP8", Layout(tp_size=8, ep_size=8, attn_dp_size=8)),
         ("TEP8", Layout(tp_size=8, ep_size=8)),
@@ -92,6 +95,10 @@ def test_what_its_flags_already_say_is_no_second_reading():
 
 def test_replicas_of_the_whole_width_were_meant_as_attention_data_parallelism():
     assert layouts("TP8 DP8", 8) == [Layout(tp_size=8, attn_dp_size=8)]
+
+
+def test_attention_data_parallelism_alone_is_over_all_gpus():
+    assert layouts("dp attention 8", 8) == [Layout(tp_size=8, attn_dp_size=8)]
 
 
 def test_pipeline_stages_are_kept_in_every_reading():

@@ -206,3 +206,26 @@ def test_only_versions_tell_rules_of_one_name_apart():
         twins = [other for other in RULES if other.id == rule.id and other is not rule]
         assert all(twin.since > rule.until or twin.until < rule.since for twin in twins)
         assert rule.source
+
+
+class TestDrafts:
+    """A launch with speculative decoding that names no draft model."""
+
+    @pytest.mark.parametrize("model", ["deepseek-v3", "glm-4.5", "glm-5-fp8", "mimo-v2-flash", "qwen3.5-35b-a3b"])
+    def test_a_model_with_a_layer_of_its_own_needs_none(self, model):
+        assert first(judged(model, "8xb200", tp_size=8, ep_size=8, speculative_algorithm="EAGLE")) is None
+
+    @pytest.mark.parametrize("algorithm", ["EAGLE", "nextn", "STANDALONE"])
+    @pytest.mark.parametrize("model", ["qwen3-235b-a22b-fp8", "kimi-k2.6", "minimax-m2"])
+    def test_a_model_without_one_would_be_its_own_draft(self, model, algorithm):
+        layout = {"tp_size": 8, "ep_size": 8, "speculative_algorithm": algorithm}
+        assert first(judged(model, "8xh200", **layout)) == "speculation.no_draft"
+        assert first(judged(model, "8xh200", **layout, speculative_draft_model_path="/draft")) is None
+
+    def test_deepseeks_class_without_the_layer_in_the_checkpoint_dies_while_it_loads(self):
+        violation = judged("kimi-k2", "8xh200", tp_size=8, speculative_algorithm="EAGLE").violations[0]
+        assert (violation.rule, violation.stage) == ("speculation.draft_layer", Stage.WEIGHTS)
+        assert violation.engine_text == "Only 1 nextn layer is supported"
+
+    def test_ngrams_need_no_draft_model(self):
+        assert first(judged("kimi-k2.6", "8xh200", tp_size=8, speculative_algorithm="NGRAM")) is None

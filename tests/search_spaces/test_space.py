@@ -3,10 +3,11 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.catalogue import load_model, parse_cluster
-from search_spaces.errors import MalformedError, UnknownNameError, UserError
+from search_spaces.errors import CannotRunError, MalformedError, UnknownNameError, UserError
 from search_spaces.layout import Layout
+from search_spaces.sglang.flags import to_argv
 from search_spaces.sglang.rules import judge
-from search_spaces.sglang.versions import EngineVersion
+from search_spaces.sglang.versions import EngineVersion, release_0_5
 from search_spaces.space import MEM_FRACTIONS, enumerate_space
 
 PAIRS = [
@@ -142,9 +143,9 @@ def test_ones_own_layouts_come_first_where_they_are_legal():
         ({"tp_size": True}, MalformedError, "must be of type int"),
         ({"mem_fraction_static": "high"}, MalformedError, "must be of type float"),
         ({"tp_size": 3}, UserError, "uses all 8 GPUs"),
-        ({"ep_size": 3}, UserError, "most are refused by"),
-        ({"moe_a2a_backend": "pplx"}, UserError, "most are refused by"),
-        ({"mem_fraction_static": 1.5}, UserError, "mem_fraction.range|most are refused by"),
+        ({"ep_size": 3}, CannotRunError, "most are refused by"),
+        ({"moe_a2a_backend": "pplx"}, CannotRunError, r"all are refused by pplx\.budget"),
+        ({"mem_fraction_static": 1.5}, CannotRunError, r"all are refused by mem_fraction\."),
     ],
 )
 def test_a_pin_that_leaves_nothing_says_why(pins, error, text):
@@ -163,3 +164,23 @@ def test_megamoe_is_left_out_where_the_model_would_fall_back_from_it():
     space = enumerate_space(load_model("deepseek-v3"), parse_cluster("8xb200"))
     assert space.refused["megamoe.falls_back"] > 0
     assert "megamoe" not in {c.effective.moe_a2a_backend for c in space.candidates}
+
+
+def test_what_refuses_every_combination_is_named_before_what_refuses_most():
+    with pytest.raises(CannotRunError, match=r"all are refused by mem_fraction\.\w+: mem_fraction_static must lie"):
+        enumerate_space(load_model("qwen3-30b-a3b"), parse_cluster("4xh100"), pins={"mem_fraction_static": 5})
+
+
+def test_every_combination_is_a_candidate_refused_or_another_one_renamed():
+    space = enumerate_space(load_model("deepseek-v3"), parse_cluster("2x8xh200"), mem_fractions=(None,))
+    assert space.renamed > 0
+    assert space.considered == len(space.candidates) + sum(space.refused.values()) + space.renamed
+
+
+def test_a_release_offers_only_layouts_that_it_has_flags_for():
+    # Until 0.5.21 --enable-dp-attention makes of --dp-size the groups of attention: replicas have no flag left.
+    version = release_0_5(12)
+    space = enumerate_space(load_model("qwen3-30b-a3b"), parse_cluster("8xh200"), version, mem_fractions=(None,))
+    assert "flag.absent" in space.refused
+    for candidate in space.candidates:
+        to_argv(candidate.requested, version)

@@ -87,7 +87,7 @@ def test_a_model_that_is_not_there_is_refused(word: str) -> None:
 
 
 def test_an_unknown_model_is_answered_with_the_known_names() -> None:
-    with pytest.raises(UserError, match=r"kimi-k2\.6.*qwen3-30b-a3b"):
+    with pytest.raises(UserError, match=r"did you mean kimi-k3\? Near it: .*kimi-k2\.6"):
         asking.served("kimi-k9")
 
 
@@ -180,6 +180,23 @@ def test_a_budget_is_a_time(text: str | None, seconds: float | None) -> None:
 def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--budget"):
         asking.budget_s_of(text)
+
+
+@pytest.mark.parametrize(
+    ("word", "field"),
+    [
+        ("tp=8", "tp_size"),
+        ("--tp=8", "tp_size"),
+        ("tensor-parallel-size=8", "tp_size"),
+        ("pp=8", "pp_size"),
+        ("dp=8", "dp_size"),
+        ("ep=8", "ep_size"),
+        ("max_running_requests=8", "max_running_requests"),
+        ("nonsense=8", "nonsense"),
+    ],
+)
+def test_a_pin_may_be_named_as_the_flag_is(word: str, field: str) -> None:
+    assert asking.pins_of([word]) == {field: 8}
 
 
 def test_pins_are_read_as_numbers_where_they_are() -> None:

@@ -143,3 +143,40 @@ def test_a_recorded_refusal_is_stopped_first_by_a_rule_of_its_topic(case: dict[s
 
 def test_most_topics_are_shown_by_a_recorded_refusal() -> None:
     assert len({case["topic"] for case in REFUSED}) > 60
+
+
+def test_what_check_advises_is_what_space_lists_and_no_suggestion_is_at_the_edge() -> None:
+    checked = check("--tp 8")
+    assert checked.verdict.violations[0].message.endswith("raise --mem-fraction-static to at least 0.774")
+    for near in checked.verdict.suggestions:
+        again = check_layout(near, checked.server, suggest=False)
+        assert again.fits
+        assert not again.is_at_the_edge
+    edge = check("--tp 8 --mem-fraction-static 0.765")
+    assert edge.fits
+    assert edge.is_at_the_edge
+
+
+def test_a_fraction_that_was_meant_in_percent_is_not_weighed_and_leads_to_the_fraction() -> None:
+    checked = check("--tp 8 --mem-fraction-static 88", "deepseek-v3", "8xh200")
+    (broken,) = checked.verdict.violations
+    assert (broken.rule, broken.exception) == ("mem_fraction.below_one", "torch.OutOfMemoryError")
+    assert (checked.memory, checked.fits) == (None, None)
+    assert checked.weight_bytes_rank0 is not None
+    assert suggested(checked)[0] == "--tp-size 8 --mem-fraction-static 0.88"
+
+
+def test_replicas_for_which_there_are_no_gpus_lead_to_attention_data_parallelism() -> None:
+    assert suggested(check("--tp 8 --dp 8", "deepseek-v32", "8xh200"))[0] == "--tp-size 8 --attn-dp-size 8"
+    old = check("--tp 8 --dp 8", "deepseek-v32", "16xh200", "0.5.9")
+    assert all("--attn-dp-size" not in flags for flags in suggested(old))
+
+
+def test_a_draft_that_is_not_counted_leaves_open_whether_it_fits() -> None:
+    flags = "--tp 8 --speculative-algorithm EAGLE"
+    assert check(flags, "deepseek-v3", "8xh200").fits is True
+    other = check(f"{flags}3 --speculative-draft-model-path /draft", "deepseek-v3", "8xh200")
+    assert (other.verdict.is_legal, other.fits, other.leaves_draft_out) == (True, None, True)
+    assert (document(other)["fits"], document(other)["kv_tokens"]) == (None, None)
+    too_large = check(f"{flags}3 --speculative-draft-model-path /draft", "deepseek-v3", "8xh100")
+    assert too_large.fits is False

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from search_spaces.catalogue import load_model, parse_cluster
 from search_spaces.layout import Layout
+from search_spaces.sglang.versions import EngineVersion
 from search_spaces.verdict import Stage, Status
 from tuner.agreement import compare, speaks_for
 from tuner.checking import Checked, Server, check_layout
-from tuner.engine_opinion import Opinion, document, lines, with_opinion
-from tuner.installed_engine import Answer, Platform
+from tuner.engine_opinion import Opinion, ask, document, lines, with_opinion
+from tuner.installed_engine import Answer, Platform, asked_process
+from tuner.launch_words import Asked
 
 ASKED = (Stage.PARSE, Stage.RESOLVE, Stage.CHECK, Stage.PUBLISH)
 H200 = Platform(version="0.5.23", kind="cuda sm_90", gpu="NVIDIA H200", memory_mib=143771)
@@ -60,11 +66,48 @@ def test_an_engine_that_accepts_removes_what_was_refused_at_the_stages_it_was_as
     assert {broken.stage for broken in verdict.violations} == {Stage.MODEL}
 
 
+def asked_of(ours: Checked, hello: dict[str, Any], answer: dict[str, Any]) -> Opinion:
+    """What a process that gives one answer to every question is understood to say."""
+    program = "\n".join(
+        (
+            "import sys",
+            f"print({json.dumps(hello)!r}, flush=True)",
+            "for _ in sys.stdin:",
+            f"    print({json.dumps(answer)!r}, flush=True)",
+        )
+    )
+    with asked_process([sys.executable, "-c", program]) as engine:
+        return ask(engine, Asked(), ours, Path("/model"))
+
+
+HELLO = {"version": "0.5.23", "platform": "cuda sm_90", "gpu": "NVIDIA H200", "memory_mib": 143771, "stages": ["parse"]}
+ACCEPTS = {"stage": None, "resolved": {}, "warnings": [], "exception": "", "error": "", "at": ""}
+
+
+def test_an_engine_of_another_release_than_was_judged_decides_nothing() -> None:
+    ours = checked(tp_size=8)
+    assert asked_of(ours, HELLO, ACCEPTS).decides
+    older = replace(ours, server=replace(ours.server, version=EngineVersion.parse("0.5.9")))
+    opinion = asked_of(older, HELLO, ACCEPTS)
+    assert not opinion.decides
+    assert "not decisive: it is not SGLang 0.5.9, whose rules were asked for" in " ".join(lines(opinion))
+
+
+def test_an_engine_that_was_not_asked_as_far_as_the_launch_gets_is_said_to_be() -> None:
+    ours = checked(tp_size=8, mem_fraction_static=0.5)
+    assert ours.verdict.status is Status.ILLEGAL
+    told = " ".join(lines(asked_of(ours, HELLO, ACCEPTS)))
+    assert "agrees: it accepts it" in told
+    assert "not asked further: what stops the launch comes at KV pool sizing" in told
+
+
 def test_on_a_machine_without_these_gpus_the_answer_is_shown_and_decides_nothing() -> None:
     ours = checked(tp_size=8)
     opinion = opinion_on(ours, CPU, **REFUSED)
     assert with_opinion(ours, opinion) == ours
-    assert "not decisive" in " ".join(lines(opinion))
+    told = " ".join(lines(opinion))
+    assert "not decisive" in told
+    assert "DISAGREES" not in told
     assert document(opinion)["decides"] is False
 
 

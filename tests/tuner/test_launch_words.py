@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shlex
 from pathlib import Path
 
@@ -58,6 +59,73 @@ def test_a_notation_is_told_from_flags(words: list[str]) -> None:
     assert found.notation.literal == Layout(tp_size=4, ep_size=2)
 
 
+def test_a_notation_may_be_followed_by_flags_of_the_layout() -> None:
+    found = asked("TP8 EP8 --mem-fraction-static 0.9 --moe-a2a-backend deepep")
+    assert found.notation is not None
+    assert found.notation.literal == Layout(tp_size=8, ep_size=8, mem_fraction_static=0.9, moe_a2a_backend="deepep")
+
+
+FLAGS = ("--model-path", "m", "--tp", "8")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Use this:\n```bash\nsglang serve --model-path m --tp 8\n```\nand it works\n",
+        "~~~\nsglang serve --model-path m \\\n  --tp 8\n~~~",
+        "```\r\nsglang serve --model-path m --tp 8\r\n```\r\n",
+        "`sglang serve --model-path m --tp 8`",
+    ],
+)
+def test_what_stands_in_fences_is_read(text: str) -> None:
+    assert asked(text).flags == FLAGS
+
+
+@pytest.mark.parametrize("words", [["bash", "{}", "8"], ["TP=8", "bash", "-x", "{}"], ["TP=8 {} 4"], ["sh {} 8"]])
+def test_a_script_is_read_with_what_it_is_started_with(words: list[str], tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    script.write_text("sglang serve --model-path m --tp ${TP:-$1}\n")
+    assert asked(*(word.format(script) for word in words)).flags == FLAGS
+
+
+@pytest.mark.parametrize(
+    ("command", "num_gpus"),
+    [
+        ("CUDA_VISIBLE_DEVICES=0,1,2,3 sglang serve m --tp 8", 4),
+        ("CUDA_VISIBLE_DEVICES=0,1,-1,3 sglang serve m --tp 8", 2),
+        ("export CUDA_VISIBLE_DEVICES=4,5\nsglang serve m --tp 8", 2),
+        ("docker run --gpus 4 lmsysorg/sglang:latest --model-path m", 4),
+        ("docker run --gpus '\"device=0,3\"' lmsysorg/sglang:latest --model-path m", 2),
+        ("docker run --gpus=device=0 lmsysorg/sglang:latest --model-path m", 1),
+        ("docker run --gpus all -e CUDA_VISIBLE_DEVICES=0,1 lmsysorg/sglang:latest bash -c 'sglang serve m'", 2),
+        ("docker run --gpus all lmsysorg/sglang:latest --model-path m", None),
+        ("sglang serve m --tp 8", None),
+    ],
+)
+def test_the_gpus_that_a_server_may_see_are_counted(command: str, num_gpus: int | None) -> None:
+    visible = asked(command).visible_gpus
+    assert (None if visible is None else visible.num_gpus) == num_gpus
+
+
+@pytest.mark.parametrize(
+    ("image", "version"),
+    [
+        ("lmsysorg/sglang:v0.5.9", "0.5.9"),
+        ("registry.example:5000/lmsysorg/sglang:v0.5.12.post1-cu129-amd64", "0.5.12"),
+        ("lmsysorg/sglang:latest", "None"),
+        ("my/image:0.5.9", "None"),
+    ],
+)
+def test_an_images_tag_is_the_release(image: str, version: str) -> None:
+    assert str(asked(f"docker run --gpus all {image} sglang serve m --tp 8").container.version) == version
+
+
+def test_an_image_of_an_unknown_release_is_refused_with_the_nearest() -> None:
+    container = asked("docker run lmsysorg/sglang:v0.4.9 sglang serve m").container
+    with pytest.raises(MalformedError, match=r"v0\.4\.9.*nearest is 0\.5\.9.*--engine-version"):
+        _ = container.version
+
+
 SCRIPT = """#!/bin/bash
 TP=8
 ARGS=(--tp-size "$TP" --moe-a2a-backend flashinfer)
@@ -96,7 +164,7 @@ def test_a_unit_file_is_read(tmp_path: Path) -> None:
 
 
 def test_a_dash_is_stdin(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO(SCRIPT))
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(SCRIPT.encode())))
     assert asked("-").model == "nvidia/GLM-5-NVFP4"
 
 
@@ -120,6 +188,19 @@ def test_several_servers_are_asked_about_each_but_the_nodes_of_one_once() -> Non
         (["sglang serve m --moe-a2a-backend ${BACKEND}"], r"\$\{BACKEND\}"),
         (["sglang serve m $EXTRA"], r"\$EXTRA.*may hold flags"),
         (["echo hello; echo again"], "starts no SGLang server"),
+        (["--tp", "$TP"], r"--tp is \$TP.*not set"),
+        (["--tp=${TP}"], r"--tp is .*\$\{TP\}.*not set"),
+        (["export TP=$(a | b)\nsglang serve m --tp $TP"], r"--tp is \$\(a \| b\), and"),
+        (['A=(--tp 8)\nif a; then A+=(--dp 8); fi\nsglang serve m "${A[@]}"'], "under a condition"),
+        (["bash", "no_such.sh"], "no_such.sh: no such file"),
+        (["vllm", "serve", "m"], "starts vLLM"),
+        (["python -m vllm.entrypoints.openai.api_server --model m"], "starts vLLM"),
+        (["docker run vllm/vllm-openai:v0.11 --model m"], "starts vLLM"),
+        (["trtllm-serve m"], "starts TensorRT-LLM"),
+        (["python -m sglang.bench_one_batch --model-path m --tp 8"], "bench_one_batch .*starts no server"),
+        (["python", "-m", "sglang_router.launch_router"], "router"),
+        (["TP8 EP8 --tp 4"], "tp_size is written twice"),
+        (["TP8 --xyzzy"], "--xyzzy"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(words: list[str], said: str) -> None:
@@ -127,3 +208,48 @@ def test_what_cannot_be_read_is_said_in_one_line(words: list[str], said: str) ->
         read_words(words)
     assert isinstance(refused.value, MalformedError)
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "mention",
+    [
+        "pkill -f sglang.launch_server",
+        "sudo pkill -9 -f sglang.launch_server",
+        "ps aux | grep sglang.launch_server",
+        "pgrep -f sglang.launch_server",
+        'echo "usage: python -m sglang.launch_server --model-path x --tp 3"',
+        "ssh node 'pkill -f sglang.launch_server'",
+        "# python -m sglang.launch_server --model-path x --tp 7",
+    ],
+)
+def test_a_mention_of_the_server_is_no_launch(mention: str) -> None:
+    assert asked(f"{mention}\nsglang serve m --tp 8").flags == ("--tp", "8")
+    with pytest.raises(MalformedError):
+        read_words([mention])
+
+
+def test_flags_behind_a_broken_continuation_are_no_part_of_the_launch() -> None:
+    found = asked("sglang serve m --tp 8 \\\n  # --ep 2 \\\n  --dp 8")
+    assert found.flags == ("--tp", "8")
+    assert "--dp" in found.notes[0]
+
+
+def test_what_is_no_file_of_text_is_told_for_what_it_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    (tmp_path / "bytes.sh").write_bytes(b"run \0\1")
+    told = {"": "is a folder", "pipe": "is a pipe", "loop": "cannot be read", "bytes.sh": "is no text"}
+    for name, said in told.items():
+        with pytest.raises(MalformedError, match=said):
+            read_words([str(tmp_path / name)])
+    with pytest.raises(MalformedError, match="no regular file"):
+        read_words(["/dev/null"])
+    with pytest.raises(MalformedError, match="nothing to run"):
+        read_words(["bash"])
+
+
+def test_unknown_flags_in_the_place_of_a_model_are_no_model() -> None:
+    assert asked("sglang serve $MODEL --tp 8").model == "$MODEL"
+    for start in ("python -m sglang.launch_server $ARGS", 'sglang serve "${A[@]}"'):
+        with pytest.raises(MalformedError, match="may hold flags"):
+            read_words([f"if a; then A=(--tp 8); fi\n{start}"])

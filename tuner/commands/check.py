@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from search_spaces.errors import MalformedError, UserError
+from tuner.commands.told_errors import errors_told
 from tuner.exit_code import Exit
 
 if TYPE_CHECKING:
@@ -37,8 +38,8 @@ def check(
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="GPUs, e.g. 8xrtx-pro-6000 or 2x8xh200. Default: what is found here, else as many rtx-pro-6000 as "
-            "the launch needs, eight at least.",
+            help="GPUs, e.g. 8xrtx-pro-6000 or 2x8xh200, or a JSON file of them. Default: what is found here, "
+            "else as many rtx-pro-6000 as the launch needs, eight at least.",
             metavar="CLUSTER",
         ),
     ] = None,
@@ -72,8 +73,8 @@ def check(
     """
     from search_spaces.sglang.versions import NEWEST, EngineVersion  # noqa: PLC0415
 
-    version = EngineVersion.parse(engine_version) if engine_version is not None else None
     if batch is not None:
+        version = EngineVersion.parse(engine_version) if engine_version is not None else None
         if words or model or cluster or installed:
             raise UserError(
                 "--batch takes everything from its file: no words, --model, --cluster or --installed beside it"
@@ -81,28 +82,29 @@ def check(
         raise typer.Exit(_run_batch(batch, version or NEWEST))
     from tuner.check_job import CheckRequest, run  # noqa: PLC0415
 
-    request = CheckRequest(
-        words=tuple(words or ()),
-        model=model,
-        cluster=cluster,
-        version=version,
-        installed=installed,
-        engine_command=engine_command,
-    )
-    raise typer.Exit(run(request, json_output=json_output))
+    with errors_told(json_output=json_output):
+        request = CheckRequest(
+            words=tuple(words or ()),
+            model=model,
+            cluster=cluster,
+            version=EngineVersion.parse(engine_version) if engine_version is not None else None,
+            installed=installed,
+            engine_command=engine_command,
+        )
+        code = run(request, json_output=json_output)
+    raise typer.Exit(code)
 
 
 def _run_batch(name: str, version: EngineVersion) -> Exit:
-    import sys  # noqa: PLC0415
-
     from tuner.check_batch import write_answers  # noqa: PLC0415
+    from tuner.standard_input import standard_input  # noqa: PLC0415
 
     if name == "-":
-        return write_answers(sys.stdin, version)
+        return write_answers(standard_input(), version)
+    if not name.strip():
+        raise MalformedError("--batch takes a file of JSON lines, or - for stdin (got '')")
     try:
-        with Path(name).open(encoding="utf-8-sig") as lines:
+        with Path(name).open("rb") as lines:
             return write_answers(lines, version)
     except OSError as error:
         raise MalformedError(f"--batch {name} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise MalformedError(f"--batch {name} is not text: {error}") from None

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from search_spaces.errors import UserError
+from tuner.commands.told_errors import errors_told
 from tuner.exit_code import Exit
 
 DEFAULT_LIMIT = 30
@@ -23,7 +24,8 @@ def space(
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="GPUs, e.g. 8xrtx-pro-6000 or 2x8xh200. Default: what is found here, else 8xrtx-pro-6000.",
+            help="GPUs, e.g. 8xrtx-pro-6000 or 2x8xh200, or a JSON file of them. Default: what is found here, "
+            "else 8xrtx-pro-6000.",
             metavar="CLUSTER",
         ),
     ] = None,
@@ -45,13 +47,17 @@ def space(
     from search_spaces.sglang.versions import NEWEST, EngineVersion  # noqa: PLC0415
     from tuner import space_job  # noqa: PLC0415
 
-    version = EngineVersion.parse(engine_version) if engine_version is not None else NEWEST
-    if rules:
-        if model or cluster or pin:
-            raise UserError("--rules lists the rules of an engine version: no --model, --cluster or --pin beside it")
-        space_job.tell_rules(version, json_output=json_output)
-        raise typer.Exit(Exit.DONE)
-    request = space_job.SpaceRequest(
-        model=model, cluster=cluster, version=version, pins=tuple(pin or ()), limit=None if show_all else limit
-    )
-    raise typer.Exit(space_job.run(request, json_output=json_output))
+    with errors_told(json_output=json_output):
+        version = EngineVersion.parse(engine_version) if engine_version is not None else NEWEST
+        if rules:
+            if model or cluster or pin:
+                raise UserError(
+                    "--rules lists the rules of an engine version: no --model, --cluster or --pin beside it"
+                )
+            space_job.tell_rules(version, json_output=json_output)
+            raise typer.Exit(Exit.DONE)
+        request = space_job.SpaceRequest(
+            model=model, cluster=cluster, version=version, pins=tuple(pin or ()), limit=None if show_all else limit
+        )
+        code = space_job.run(request, json_output=json_output)
+    raise typer.Exit(code)
