@@ -56,7 +56,7 @@ def served(word: str) -> Served:
     try:
         model = load_model(word)
     except UnknownNameError as error:
-        raise UnknownNameError("model, and no folder of that name", word, model_names()) from error
+        raise UnknownNameError("model (and no folder)", word, model_names()) from error
     return Served(model=model, model_path=word if "/" in word else hub_id(model.name))
 
 

@@ -370,14 +370,14 @@ def nothing(_folder: Path) -> None: ...
 
 WRONG: dict[str, tuple[Sequence[str], str, Callable[[Path], None]]] = {
     "objective": (("--objective", "speed"), "c1_latency", nothing),
-    "model": (("--model", "kimi-k9"), "qwen3-30b-a3b", nothing),
+    "model": (("--model", "kimi-k9"), "did you mean kimi-k3? Near it: kimi-k2", nothing),
     "cluster": (("--cluster", "8x"), "8xrtx-pro-6000", nothing),
     "gpu": (("--cluster", "8xh999"), "h200", nothing),
     "trials": (("--trials", "-1"), "at least 1", nothing),
     "no trials": (("--trials", "0"), "at least 1", nothing),
     "trials word": (("--trials", "many"), "--trials", nothing),
     "budget": (("--budget", "soon"), "--budget", nothing),
-    "pin": (("--pin", "tp=8"), "tp_size", nothing),
+    "pin": (("--pin", "tp_sise=8"), "tp_size", nothing),
     "pin that leaves nothing": (("--pin", "tp_size=3"), "tp_size", nothing),
     "ladder": (("--concurrency", "2,4"), "start at 1", nothing),
     "port": (("--port", "99999"), "65535", nothing),
