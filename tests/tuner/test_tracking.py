@@ -712,7 +712,11 @@ def answers(url: str) -> bool:
 @pytest.fixture
 def interface(client: MlflowClient, folder: Path, free_port: int) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """`serve` on the shared store, in a process of its own as the command line runs it."""
-    program = "import sys; from tuner.ui import serve; sys.exit(serve(*sys.argv[1:4], int(sys.argv[4])))"
+    # SIGINT may come ignored, as to whatever a script starts in the background; the command line takes it back too.
+    program = (
+        "import signal, sys; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "from tuner.ui import serve; sys.exit(serve(*sys.argv[1:4], int(sys.argv[4])))"
+    )
     artifacts = str(folder / "mlruns" / "artifacts")
     command = [sys.executable, "-c", program, client.tracking_uri, artifacts, "127.0.0.1", str(free_port)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
