@@ -18,6 +18,13 @@ LARGEST = 2**24
 DEEPEST = 4096
 """Above any number of layers there is; each of them is described."""
 
+_OTHER_NAMES = {
+    "num_experts": "num_local_experts",
+    "num_local_experts": "num_experts",
+    "n_routed_experts": "num_local_experts",
+}
+"""What transformers from 5.0 on may write in a field's place (the `attribute_map` of its configuration classes)."""
+
 
 class Fields:
     """Reads typed values; multimodal wrappers keep the language model's facts under `text_config`, which win."""
@@ -56,7 +63,7 @@ class Fields:
 
     def value(self, *keys: str) -> Any:
         """The first of `keys` that is set and not null, or None."""
-        for key in keys:
+        for key in (*keys, *(_OTHER_NAMES[key] for key in keys if key in _OTHER_NAMES)):
             for level in self._levels:
                 if level.get(key) is not None:
                     return level[key]

@@ -243,3 +243,10 @@ def test_lists_and_objects_of_a_quantization_config_are_checked(change):
     raw = {"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": good}}, **change}
     with pytest.raises(MalformedError):
         read({**QWEN, "quantization_config": raw})
+
+
+def test_the_number_of_experts_is_read_under_the_name_that_newer_transformers_write():
+    """`Qwen3MoeConfig.save_pretrained` of transformers 5 writes num_local_experts."""
+    renamed = {**QWEN, "num_local_experts": QWEN["num_experts"]}
+    del renamed["num_experts"]
+    assert read(renamed).num_experts == QWEN["num_experts"]
