@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from search_spaces.sglang.rule import Launch, Rule, says
+from search_spaces.sglang.rules_prefill_context import (
+    has_no_groups,
+    has_replicas_of_groups,
+    no_groups,
+    replicas_of_groups,
+    replicas_of_groups_text,
+)
 from search_spaces.sglang.versions import release_0_5
 from search_spaces.verdict import Stage
 
@@ -80,21 +87,10 @@ LIMITS = (
         stage=Stage.RESOLVE,
         source="arg_groups/model_override_base.py:227",
         architectures=frozenset({"DeepseekV4ForCausalLM"}),
-        broken=lambda launch: (
-            _splits_prefill(launch)
-            and launch.asked.dwdp_size <= 1
-            and launch.asked.attn_dp_size > 1
-            and launch.asked.dp_size > 1
-        ),
-        message=lambda launch: (
-            "replicas and attention data parallelism cannot be combined "
-            f"(dp_size={launch.asked.dp_size}, attn_dp_size={launch.asked.attn_dp_size})"
-        ),
+        broken=lambda launch: _splits_prefill(launch) and has_replicas_of_groups(launch),
+        message=replicas_of_groups,
         exception="AssertionError",
-        engine_text=lambda launch: (
-            f"--dp-size {launch.asked.dp_size} with --attn-dp-size {launch.asked.attn_dp_size}: data-parallel replicas "
-            "combined with attention data parallelism are not supported."
-        ),
+        engine_text=replicas_of_groups_text,
         since=release_0_5(22),
     ),
     Rule(
@@ -102,11 +98,8 @@ LIMITS = (
         stage=Stage.RESOLVE,
         source="arg_groups/deepseek_v4_hook.py:215",
         architectures=frozenset({"DeepseekV4ForCausalLM"}),
-        broken=lambda launch: _splits_prefill(launch) and launch.asked.attn_dp_size * launch.asked.dp_size == 0,
-        message=lambda launch: (
-            "attn_dp_size and dp_size must be at least 1 "
-            f"(attn_dp_size={launch.asked.attn_dp_size}, dp_size={launch.asked.dp_size})"
-        ),
+        broken=lambda launch: _splits_prefill(launch) and has_no_groups(launch),
+        message=no_groups,
         exception="ZeroDivisionError",
         engine_text=says("integer division or modulo by zero"),
     ),

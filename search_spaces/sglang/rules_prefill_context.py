@@ -19,27 +19,47 @@ def _is_rewritten(launch: Launch) -> bool:
     )
 
 
+def has_replicas_of_groups(launch: Launch) -> bool:
+    """Replicas beside attention data parallelism, as each model that divides its groups anew checks it."""
+    asked = launch.asked
+    return asked.dwdp_size <= 1 and asked.attn_dp_size > 1 and asked.dp_size > 1
+
+
+def replicas_of_groups(launch: Launch) -> str:
+    return (
+        "replicas and attention data parallelism cannot be combined "
+        f"(dp_size={launch.asked.dp_size}, attn_dp_size={launch.asked.attn_dp_size})"
+    )
+
+
+def replicas_of_groups_text(launch: Launch) -> str:
+    return (
+        f"--dp-size {launch.asked.dp_size} with --attn-dp-size {launch.asked.attn_dp_size}: data-parallel replicas "
+        "combined with attention data parallelism are not supported."
+    )
+
+
+def has_no_groups(launch: Launch) -> bool:
+    return launch.asked.attn_dp_size * launch.asked.dp_size == 0
+
+
+def no_groups(launch: Launch) -> str:
+    return (
+        "attn_dp_size and dp_size must be at least 1 "
+        f"(attn_dp_size={launch.asked.attn_dp_size}, dp_size={launch.asked.dp_size})"
+    )
+
+
 REWRITTEN = (
     Rule(
         id="prefill_cp.replicas",
         stage=Stage.RESOLVE,
         source="arg_groups/model_override_base.py:227",
         concerns=frozenset({"enable_prefill_cp"}),
-        broken=lambda launch: (
-            _is_rewritten(launch)
-            and launch.asked.dwdp_size <= 1
-            and launch.asked.attn_dp_size > 1
-            and launch.asked.dp_size > 1
-        ),
-        message=lambda launch: (
-            "replicas and attention data parallelism cannot be combined "
-            f"(dp_size={launch.asked.dp_size}, attn_dp_size={launch.asked.attn_dp_size})"
-        ),
+        broken=lambda launch: _is_rewritten(launch) and has_replicas_of_groups(launch),
+        message=replicas_of_groups,
         exception="AssertionError",
-        engine_text=lambda launch: (
-            f"--dp-size {launch.asked.dp_size} with --attn-dp-size {launch.asked.attn_dp_size}: data-parallel replicas "
-            "combined with attention data parallelism are not supported."
-        ),
+        engine_text=replicas_of_groups_text,
         since=release_0_5(22),
     ),
     Rule(
@@ -61,11 +81,8 @@ REWRITTEN = (
         stage=Stage.RESOLVE,
         source="arg_groups/model_overrides/deepseek_v2.py:126, :204",
         concerns=frozenset({"enable_prefill_cp"}),
-        broken=lambda launch: _is_rewritten(launch) and launch.asked.attn_dp_size * launch.asked.dp_size == 0,
-        message=lambda launch: (
-            "attn_dp_size and dp_size must be at least 1 "
-            f"(attn_dp_size={launch.asked.attn_dp_size}, dp_size={launch.asked.dp_size})"
-        ),
+        broken=lambda launch: _is_rewritten(launch) and has_no_groups(launch),
+        message=no_groups,
         exception="ZeroDivisionError",
         engine_text=says("integer division or modulo by zero"),
     ),

@@ -1,4 +1,4 @@
-"""What SGLang 0.5.9 to 0.5.23 make of a launch, as each release answered (tests/golden/older_releases.jsonl)."""
+"""What SGLang 0.5.9 to 0.5.23 make of a launch, as each release answered (tests/golden/resolved_by_release.json)."""
 
 from __future__ import annotations
 
@@ -13,10 +13,7 @@ from search_spaces.sglang.resolution import resolution_of
 from search_spaces.sglang.target import Target
 from search_spaces.sglang.versions import release_0_5
 
-ANSWERS = [
-    json.loads(line)
-    for line in (Path(__file__).parents[1] / "golden" / "older_releases.jsonl").read_text().splitlines()
-]
+ANSWERS = json.loads((Path(__file__).parents[1] / "golden" / "resolved_by_release.json").read_text())["cases"]
 
 
 @pytest.mark.parametrize("answer", ANSWERS, ids=lambda answer: f"{answer['model']} {answer['argv']} {answer['gpu']}")

@@ -34,7 +34,7 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
 
 
-def _die_with_guard() -> None:
+def die_with_the_parent() -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
@@ -76,7 +76,7 @@ def guard(command: list[str], grace_s: float) -> int:
         command,
         stdin=subprocess.DEVNULL,
         start_new_session=True,
-        preexec_fn=_die_with_guard,  # noqa: PLW1509
+        preexec_fn=die_with_the_parent,  # noqa: PLW1509
     )
     with selectors.DefaultSelector() as selector:
         selector.register(sys.stdin, selectors.EVENT_READ)

@@ -21,6 +21,8 @@ import aiohttp
 import orjson
 import pytest
 
+from tuner.servers.guard import die_with_the_parent
+
 PATIENCE_S = 60.0
 """How long anything may take before a test gives up; far beyond what it takes on a loaded machine."""
 
@@ -164,6 +166,7 @@ def launch(tmp_path_factory: pytest.TempPathFactory) -> Launch:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
+                preexec_fn=die_with_the_parent,
             )
         simulator = Simulator(process, log_path, port)
         try:
