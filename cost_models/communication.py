@@ -1,163 +1,277 @@
-"""Time of the messages that ranks exchange: all-reduce, expert all-to-all, pipeline hops.
+"""Time of the messages that ranks exchange in step: all-reduce, all-gather, reduce-scatter, pipeline hops.
 
-All-reduces are read off measured curves (`collectives.json`), interpolated in log-log; groups and GPUs
-without a curve fall back to a start-up time plus the bytes of a ring over the link.
+Each is a `Curve` over the size of the message. What was measured on this very machine wins over what was measured on
+such GPUs elsewhere (`collectives.json`), and that over a formula: start + the bytes of a ring over a share of the
+link's rate. Sizes are those of the whole tensor of one rank, before it is shared out or after it is put together.
+Groups are of neighbouring ranks.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from dataclasses import dataclass
-from functools import cache, lru_cache
-from importlib.resources import files
+from functools import lru_cache
 
-from search_spaces.hardware import Cluster, Gpu, LinkKind
+from cost_models.curves import Curve, analytic, geometric_mean, joined, measured, slower_of, sum_of
+from cost_models.measured_links import CUSTOM, group_curve, hosts, largest_group
+from search_spaces.hardware import Cluster, CollectiveOp, Gpu, LinkKind, MeasuredCurve, Route
+from search_spaces.sglang.all_reduce import AllReducePath
 
-_SAME_FABRIC = {"rtx-pro-6000-ws": "rtx-pro-6000", "h20": "h200"}
-"""GPUs that share PCIe 5.0 or NVLink 4 with one that was measured."""
+MIB = 2**20
+
+_CUSTOM_LIMIT_BYTES = 16 * MIB
+"""Where SGLang's own all-reduce hands over to NCCL since 0.5.12 (environ.py:1535); 8 MiB before and on two GPUs
+over PCIe (distributed/device_communicators/custom_all_reduce.py:42), where both take the same time."""
+_PCIE_IPC_LIMIT_BYTES = 8 * MIB
+"""512 requests of 8192 values: the widest decode batch of most launches, which bounds that path
+(distributed/device_communicators/pcie_ipc_ar.py:34)."""
+
+_START_S = {LinkKind.NVLINK: (4e-6, 2.0e-6), LinkKind.PCIE: (0.0, 3.1e-6), LinkKind.HOST: (0.0, 10e-6)}
+"""Of a small all-reduce, and for each rank on top. Read off NCCL as bundled: on 2, 4 and 8 GPUs 6 to 10, 9 to 15
+and 16 to 25 us over NVLink, 6 to 6.3, 12 to 13 and 22 to 25 us over PCIe. Processes of one host: a nominal figure."""
+_ONE_ROUND = 0.7
+"""Of that start, for a gather, a scatter or an exchange: 0.6 to 0.9 (as bundled)."""
+_LINK_SHARE = {LinkKind.NVLINK: 0.7, LinkKind.PCIE: 0.4, LinkKind.HOST: 0.5}
+"""Of the link's rate in a ring, as bundled: NVLink 0.6 to 0.78, and 1.0 where the switch adds up (eight H200); PCIe
+0.39 to 0.41 on 4 and 8 RTX PRO 6000, and 0.4 on 4 RTX 4090 with peer access
+(github.com/tinygrad/open-gpu-kernel-modules/pull/22); 0.05 to 0.16 on L40S without a good route."""
+_SHARE_OF_TWO_ON_PCIE = 0.6
+"""Two GPUs alone, 0.60 on RTX PRO 6000 and 0.63 on L40S."""
+_WITHOUT_PEERS = 2.0
+"""Bytes that go to host memory and from there to the other GPU take the link twice."""
 
 _CROSS_NODE_START_S = 80e-6
 """What a small all-reduce takes longer over two nodes: DeepSeek-R1 on 2x 8 H100 with tp 16 was measured at
-23.1 ms per token (https://github.com/tenstorrent/tt-inference-server/issues/356), 122 all-reduces each."""
+23.1 ms per token (https://github.com/tenstorrent/tt-inference-server/issues/356), 122 all-reduces each. Once for each
+doubling of nodes: 160 us over four, where 4x 8 B200 over EFA took 330 us
+(github:stas00/ml-engineering@744d01e1:network/README.md#L1400)."""
 _NIC_BYTES_PER_S = 50e9
-"""One 400 Gbit/s adapter per GPU; a cluster's own figure is not known."""
-_WIRE_EFFICIENCY = 0.8
+"""One 400 Gbit/s adapter per GPU, where a cluster does not tell its own."""
+_WIRE_SHARE = 0.8
 _HOP_START_S = 30e-6
-_ALL_TO_ALL_EFFICIENCY = 0.65
-"""Of the link rate, DeepEP 0.5.12 in normal mode at 4096 tokens of 7168 on 8 H200 (0.69) and in low-latency
-mode at 1024 (0.62 H200, 0.5 to 0.69 B200); github:ai-dynamo/aiconfigurator@095f58a5."""
+"""A nominal figure: one NCCL send takes about 10 us, and the engine announces each tensor's shape before it."""
+_PCIE_HOP_SHARE = 0.6
+
+_RACK_GPUS = {"gb200": 72, "gb300": 72}
+"""GPUs of several nodes that one NVLink switch connects."""
+
+_SCATTER_NVLINK = 0.1
+"""The same fabric measured twice, H100 against H200 and B200 against B300: 0.02 to 0.07 by operation and group, up to
+0.2 at single sizes (as bundled)."""
+_SCATTER_GUESSED = 0.35
+"""The formula against the bundled collectives of 4 and 8 A100, H200, B200 and RTX PRO 6000: 0.15 to 0.5."""
+_SCATTER_PCIE_PAIR = 0.3
+_SCATTER_PCIE = 0.98
+"""Eight RTX PRO 6000 at 32 KiB take NCCL 24.5, 26.2, 30, 48 and 336 us on five hosts (`collectives.json`): four of
+them within a factor of two, the fifth ten times slower. Root mean square about the bundled host: 1.1, and 0.98 at
+14 KiB, one token of 7168 values."""
+_SCATTER_SWITCHES = 0.3
+_SCATTER_NODES = 0.7
+"""The measured 330 us over four nodes against the formula's 160."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Curve:
-    """Seconds at sizes `first_bytes * 2**i`, as base-2 logarithms; never falling with the size."""
-
-    first_bytes: int
-    log2_s: tuple[float, ...]
-
-    @property
-    def last_bytes(self) -> int:
-        return self.first_bytes << (len(self.log2_s) - 1)
-
-    def seconds(self, size_bytes: float) -> float:
-        """Interpolated; below the first point flat, beyond the last along the last slope."""
-        place = max(0.0, math.log2(size_bytes / self.first_bytes))
-        left = min(int(place), len(self.log2_s) - 2)
-        a, b = self.log2_s[left : left + 2]
-        return float(2.0 ** (a + (place - left) * (b - a)))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Ring:
-    """start_s + start_per_rank_s * n + the ring's bytes over `efficiency` of the link rate."""
-
-    start_s: float
-    start_per_rank_s: float
-    efficiency: float
+@lru_cache(maxsize=4096)
+def all_reduce(cluster: Cluster, num_ranks: int, path: AllReducePath = AllReducePath.NCCL) -> Curve | None:
+    """One all-reduce by this path; None for one rank. Beyond the limit of a path NCCL goes on."""
+    if num_ranks <= 1:
+        return None
+    nccl = _collective(cluster, num_ranks, CollectiveOp.ALL_REDUCE)
+    if spans_nodes(cluster, num_ranks):
+        return nccl if path is AllReducePath.NCCL else nccl.as_guess(f"{path} over several nodes; as {nccl.source}")
+    match path:
+        case AllReducePath.CUSTOM:
+            curve = joined(_custom(cluster, num_ranks) or nccl, _CUSTOM_LIMIT_BYTES, nccl)
+        case AllReducePath.FLASHINFER_FUSION | AllReducePath.MSCCLPP | AllReducePath.TORCH_SYMM_MEM:
+            own = _custom(cluster, num_ranks) or nccl
+            guess = own.as_guess(f"{path} was not measured; as {own.source}")
+            curve = joined(guess, _CUSTOM_LIMIT_BYTES, nccl)
+        case AllReducePath.PCIE_IPC:
+            curve = joined(_pcie_ipc(cluster.gpu, num_ranks, nccl), _PCIE_IPC_LIMIT_BYTES, nccl)
+        case AllReducePath.NCCL | AllReducePath.SHARED_MEMORY | AllReducePath.NONE:
+            curve = nccl
+    return curve
 
 
-_RINGS = {
-    # Rounded from the curves: H200 and B200, RTX PRO 6000; host processes share memory, a nominal figure.
-    LinkKind.NVLINK: _Ring(start_s=4e-6, start_per_rank_s=0.0, efficiency=0.8),
-    LinkKind.PCIE: _Ring(start_s=0.0, start_per_rank_s=3.2e-6, efficiency=0.35),
-    LinkKind.HOST: _Ring(start_s=10e-6, start_per_rank_s=10e-6, efficiency=0.5),
-}
-_ALL_TO_ALL_START_S = {
-    # Either way of one exchange with few tokens, DeepEP low latency: 12 to 13 us on H200, 22 us on B200.
-    LinkKind.NVLINK: 17e-6,
-    LinkKind.PCIE: 40e-6,
-    LinkKind.HOST: 40e-6,
-}
+@lru_cache(maxsize=1024)
+def all_gather(cluster: Cluster, num_ranks: int) -> Curve | None:
+    """Every rank gets all parts of a tensor; its size is that of the whole. None for one rank."""
+    return None if num_ranks <= 1 else _collective(cluster, num_ranks, CollectiveOp.ALL_GATHER)
 
 
-@lru_cache(maxsize=65536)
-def all_reduce_s(cluster: Cluster, num_ranks: int, size_bytes: float, *, is_custom_allowed: bool = True) -> float:
-    """One all-reduce of `size_bytes` over `num_ranks` neighbouring ranks, in seconds.
+@lru_cache(maxsize=1024)
+def reduce_scatter(cluster: Cluster, num_ranks: int) -> Curve | None:
+    """Every rank gets its part of the sum of a tensor; its size is that of the whole. None for one rank."""
+    return None if num_ranks <= 1 else _collective(cluster, num_ranks, CollectiveOp.REDUCE_SCATTER)
 
-    Inside a node the faster of SGLang's custom all-reduce and NCCL, as far as the engine offers the former.
-    Across nodes, NCCL inside the node and a ring of one share over the network adapters on top.
-    """
-    if num_ranks <= 1 or size_bytes <= 0:
-        return 0.0
+
+@lru_cache(maxsize=1024)
+def hop(cluster: Cluster, *, crosses_nodes: bool) -> Curve:
+    """Handing a tensor from one pipeline stage to the next."""
     gpu = cluster.gpu
-    local_ranks = min(num_ranks, cluster.gpus_per_node)
-    num_nodes = math.ceil(num_ranks / local_ranks)
-    is_custom = is_custom_allowed and num_nodes == 1
-    local = _local_s(gpu, local_ranks, size_bytes, is_custom=is_custom) if local_ranks > 1 else 0.0
-    if num_nodes == 1:
-        return local
-    share_bytes = size_bytes / local_ranks
-    ring_bytes = 2 * (num_nodes - 1) / num_nodes * share_bytes
-    return (
-        local + _CROSS_NODE_START_S * math.log2(2 * num_nodes) / 2 + ring_bytes / (_WIRE_EFFICIENCY * _NIC_BYTES_PER_S)
-    )
+    if crosses_nodes and cluster.num_gpus > _RACK_GPUS.get(gpu.key, 0):
+        rate = _WIRE_SHARE * min(nic_bytes_per_s(cluster), gpu.link_bytes_per_s)
+        return analytic(lambda size: _HOP_START_S + _CROSS_NODE_START_S / 4 + size / rate, "a hop over the network")
+    share = _PCIE_HOP_SHARE if gpu.link is LinkKind.PCIE else _WIRE_SHARE
+    rate = share * gpu.link_bytes_per_s / (1.0 if _has_peer_access(cluster) else _WITHOUT_PEERS)
+    form = analytic(lambda size: _HOP_START_S + size / rate, "a hop over the link between two GPUs")
+    here = _found_here(cluster, 2, CollectiveOp.SEND_RECV, None)
+    return form if here is None else _here(here, form)
 
 
-def all_to_all_s(cluster: Cluster, num_ranks: int, size_bytes: float) -> float:
-    """One direction of an expert exchange in which each rank sends `size_bytes`, in seconds."""
-    if num_ranks <= 1 or size_bytes <= 0:
+def path_uncertainty(path: AllReducePath, cluster: Cluster, num_ranks: int) -> float:
+    """Standard deviation of the logarithm of a collective's time between hosts, as far as nothing here was measured.
+
+    Read off the scatter of published measurements of one kind of GPU on different machines; it does not stand for
+    what layouts or models do. Small where this machine was measured or NVLink leaves no room for differences,
+    large where more than two GPUs share PCIe: there the route, peer access and NCCL's own choice decide.
+    """
+    if num_ranks <= 1:
         return 0.0
-    rate = _ALL_TO_ALL_EFFICIENCY * cluster.gpu.link_bytes_per_s
-    start = _ALL_TO_ALL_START_S[cluster.gpu.link]
-    if num_ranks > cluster.gpus_per_node:
-        rate = min(rate, _WIRE_EFFICIENCY * _NIC_BYTES_PER_S)
-        start += _CROSS_NODE_START_S / 2
-    return start + size_bytes * (num_ranks - 1) / num_ranks / rate
+    backend = CUSTOM if path is AllReducePath.CUSTOM else None
+    if _found_here(cluster, num_ranks, CollectiveOp.ALL_REDUCE, backend) is not None:
+        return _SCATTER_NVLINK
+    if spans_nodes(cluster, num_ranks):
+        return _SCATTER_NODES
+    curve = all_reduce(cluster, num_ranks, path)
+    guessed = 0.0 if curve is None or curve.is_measured else _SCATTER_GUESSED
+    if cluster.gpu.link is not LinkKind.PCIE:
+        return max(_SCATTER_NVLINK, guessed)
+    if num_ranks == 2:
+        return max(_SCATTER_PCIE_PAIR, guessed)
+    is_switched = cluster.fabric is not None and cluster.fabric.route is Route.SWITCH
+    return max(_SCATTER_SWITCHES, guessed) if is_switched else _SCATTER_PCIE
 
 
-def hop_s(cluster: Cluster, size_bytes: float) -> float:
-    """Handing `size_bytes` from one pipeline stage to the next, in seconds."""
-    rate = cluster.gpu.link_bytes_per_s
-    if cluster.num_nodes > 1:
-        rate = min(rate, _NIC_BYTES_PER_S)
-    return _HOP_START_S + size_bytes / (_WIRE_EFFICIENCY * rate)
+def nic_bytes_per_s(cluster: Cluster) -> float:
+    """One direction, per GPU, between nodes."""
+    fabric = cluster.fabric
+    return _NIC_BYTES_PER_S if fabric is None or fabric.nic_bytes_per_s is None else fabric.nic_bytes_per_s
 
 
-def _local_s(gpu: Gpu, num_ranks: int, size_bytes: float, *, is_custom: bool) -> float:
-    curves = _curves(gpu.key, num_ranks)
-    if curves is None:
-        ring = _RINGS[gpu.link]
-        ring_bytes = 2 * (num_ranks - 1) / num_ranks * size_bytes
-        return ring.start_s + ring.start_per_rank_s * num_ranks + ring_bytes / (ring.efficiency * gpu.link_bytes_per_s)
-    seconds = curves["nccl"].seconds(size_bytes)
-    custom = curves.get("custom")
-    if is_custom and custom is not None and size_bytes <= custom.last_bytes:
-        return min(seconds, custom.seconds(size_bytes))
-    return seconds
+def cross_node_s(num_nodes: int) -> float:
+    """What a collective over `num_nodes` nodes starts with, on top of that inside a node."""
+    return _CROSS_NODE_START_S * math.log2(num_nodes) if num_nodes > 1 else 0.0
 
 
-@cache
-def _curves(gpu_key: str, num_ranks: int) -> dict[str, _Curve] | None:
-    """The curves of the smallest measured group that holds `num_ranks`."""
-    groups = _all_curves().get(_SAME_FABRIC.get(gpu_key, gpu_key), {})
-    sizes = [size for size in groups if size >= num_ranks]
-    return groups[min(sizes)] if sizes else None
+def local_all_to_all(cluster: Cluster, num_ranks: int) -> Curve:
+    """NCCL's exchange of parts among the ranks of one node; the size is that of all parts that one rank sends."""
+    return _inside(cluster, num_ranks, CollectiveOp.ALL_TO_ALL)
 
 
-@cache
-def _all_curves() -> dict[str, dict[int, dict[str, _Curve]]]:
-    text = (files(__package__) / "collectives.json").read_text(encoding="utf-8")
-    return {
-        key: {
-            int(size): {
-                backend: _Curve(
-                    first_bytes=points["first_bytes"],
-                    log2_s=tuple(math.log2(us * 1e-6) for us in _never_falling(points["us"])),
-                )
-                for backend, points in backends.items()
-            }
-            for size, backends in gpu["groups"].items()
-        }
-        for key, gpu in json.loads(text)["gpus"].items()
-    }
+def spans_nodes(cluster: Cluster, num_ranks: int) -> bool:
+    """Whether the group leaves what one link connects: a node, or a rack with one NVLink switch."""
+    return num_ranks > max(cluster.gpus_per_node, _RACK_GPUS.get(cluster.gpu.key, 0))
 
 
-def _never_falling(values: list[float]) -> list[float]:
-    """A larger message takes at least as long, so a point above a later one was measured with a hiccup."""
-    lowest = math.inf
-    envelope = []
-    for value in reversed(values):
-        lowest = min(lowest, value)
-        envelope.append(lowest)
-    return envelope[::-1]
+def _collective(cluster: Cluster, num_ranks: int, op: CollectiveOp) -> Curve:
+    """NCCL's, inside a node or across nodes."""
+    if not spans_nodes(cluster, num_ranks):
+        return _inside(cluster, num_ranks, op)
+    local_ranks = cluster.gpus_per_node
+    num_nodes = math.ceil(num_ranks / local_ranks)
+    rounds = 2 if op is CollectiveOp.ALL_REDUCE else 1
+    start = cross_node_s(num_nodes) * rounds / 2
+    rate = _WIRE_SHARE * nic_bytes_per_s(cluster)
+    share = rounds * (num_nodes - 1) / num_nodes / local_ranks
+    between = analytic(lambda size: start + share * size / rate, f"a ring over {num_nodes} nodes")
+    return between if local_ranks == 1 else sum_of(_inside(cluster, local_ranks, op), between)
+
+
+def _inside(cluster: Cluster, num_ranks: int, op: CollectiveOp) -> Curve:
+    known = _bundled(cluster, num_ranks, op)
+    here = _found_here(cluster, num_ranks, op, None)
+    return known if here is None else _here(here, known)
+
+
+def _bundled(cluster: Cluster, num_ranks: int, op: CollectiveOp) -> Curve:
+    """What is known of such GPUs: measured, measured on hosts of this topology, or the formula."""
+    gpu = cluster.gpu
+    curve = group_curve(gpu.key, op.value, num_ranks)
+    if curve is None:
+        form = _ring(cluster, num_ranks, op)
+        largest = largest_group(gpu.key, op.value)
+        widest = group_curve(gpu.key, op.value, largest) if largest else None
+        return form if widest is None else slower_of(widest.as_guess(f"{widest.source}, stretched by a ring"), form)
+    if gpu.link is not LinkKind.PCIE or num_ranks <= 2:
+        return curve if _has_peer_access(cluster) else slower_of(curve, _ring(cluster, num_ranks, op))
+    return _on_route(cluster, num_ranks, op, curve)
+
+
+def _on_route(cluster: Cluster, num_ranks: int, op: CollectiveOp, usual: Curve) -> Curve:
+    """More than two GPUs on PCIe: what hosts of this topology measured, in proportion to the bundled host.
+
+    Where no topology is told, the bundled host stands for all; `path_uncertainty` says how far others are from it.
+    """
+    fabric = cluster.fabric
+    route = None if fabric is None else fabric.route
+    found = []
+    for host in hosts(cluster.gpu.key):
+        if host.route is route and not host.is_tuned and CollectiveOp.ALL_REDUCE.value in host.series:
+            shape = group_curve(cluster.gpu.key, CollectiveOp.ALL_REDUCE.value, host.num_ranks)
+            found.append((measured(*host.series["all_reduce"], host.source, shape=shape), shape, host))
+    if found:
+        curves = [_in_proportion(usual, own, shape) for own, shape, _ in found if shape is not None]
+        usual = geometric_mean(curves, "; ".join(host.source for *_, host in found))
+        if num_ranks != found[0][2].num_ranks or op is not CollectiveOp.ALL_REDUCE:
+            usual = usual.as_guess(usual.source)
+    return usual if _has_peer_access(cluster) else slower_of(usual, _ring(cluster, num_ranks, op))
+
+
+def _in_proportion(usual: Curve, own: Curve, shape: Curve) -> Curve:
+    """`usual`, as many times as slow as `own` is against `shape`."""
+    parts = zip(usual.log2_s, own.log2_s, shape.log2_s, strict=True)
+    values, lowest = [], math.inf
+    for a, b, c in reversed(list(parts)):
+        lowest = min(lowest, a + b - c)
+        values.append(lowest)
+    return Curve(log2_s=tuple(values[::-1]), is_measured=True, source=own.source)
+
+
+def _ring(cluster: Cluster, num_ranks: int, op: CollectiveOp) -> Curve:
+    """A start per rank + the ring's bytes over a share of the link's rate: once around to gather, twice to reduce."""
+    gpu = cluster.gpu
+    rounds = 2 if op is CollectiveOp.ALL_REDUCE else 1
+    share = _SHARE_OF_TWO_ON_PCIE if gpu.link is LinkKind.PCIE and num_ranks == 2 else _LINK_SHARE[gpu.link]
+    rate = share * gpu.link_bytes_per_s / (1.0 if _has_peer_access(cluster) else _WITHOUT_PEERS)
+    fixed, per_rank = _START_S[gpu.link]
+    start = (fixed + per_rank * num_ranks) * (1.0 if rounds > 1 else _ONE_ROUND)
+    around = rounds * (num_ranks - 1) / num_ranks
+    return analytic(lambda size: start + around * size / rate, f"a ring over {num_ranks} ranks on {gpu.link.value}")
+
+
+def _custom(cluster: Cluster, num_ranks: int) -> Curve | None:
+    """SGLang's own all-reduce, as far as it was measured for such a link and group."""
+    known = group_curve(cluster.gpu.key, CUSTOM, num_ranks)
+    here = _found_here(cluster, num_ranks, CollectiveOp.ALL_REDUCE, CUSTOM)
+    if here is None:
+        return known
+    return _here(here, known or _inside(cluster, num_ranks, CollectiveOp.ALL_REDUCE))
+
+
+def _pcie_ipc(gpu: Gpu, num_ranks: int, nccl: Curve) -> Curve:
+    """The one host on which FlashInfer's PCIe kernels were timed, eight ranks."""
+    for host in hosts(gpu.key):
+        if AllReducePath.PCIE_IPC.value in host.series:
+            curve = measured(*host.series[AllReducePath.PCIE_IPC.value], host.source, shape=nccl)
+            return curve if num_ranks == host.num_ranks else curve.as_guess(f"{host.source}, {host.num_ranks} ranks")
+    return nccl.as_guess(f"pcie_ipc was not measured; as NCCL: {nccl.source}")
+
+
+def _found_here(cluster: Cluster, num_ranks: int, op: CollectiveOp, backend: str | None) -> MeasuredCurve | None:
+    """What was measured on this machine for the group, or the smallest larger one. backend: None for NCCL and gloo."""
+    if cluster.fabric is None or spans_nodes(cluster, num_ranks):
+        return None
+    fitting = [
+        curve
+        for curve in cluster.fabric.curves
+        if curve.op is op and curve.num_ranks >= num_ranks and (curve.backend == CUSTOM) == (backend == CUSTOM)
+    ]
+    return min(fitting, key=lambda curve: curve.num_ranks, default=None)
+
+
+def _here(found: MeasuredCurve, shape: Curve) -> Curve:
+    source = f"{found.op} over {found.num_ranks} ranks by {found.backend}, measured here"
+    return measured(found.size_bytes, found.seconds, source, shape=shape)
+
+
+def _has_peer_access(cluster: Cluster) -> bool:
+    return cluster.fabric is None or cluster.fabric.has_peer_access is not False

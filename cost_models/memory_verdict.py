@@ -6,10 +6,11 @@ These are predictions: the engine itself finds out on the GPU.
 from __future__ import annotations
 
 from cost_models.memory import fit
-from cost_models.prediction import DoesNotFit
+from cost_models.memory_types import DoesNotFit
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
+from search_spaces.sglang.versions import NEWEST, EngineVersion
 from search_spaces.verdict import Evidence, Stage, Violation
 from search_spaces.workload import Workload
 
@@ -41,9 +42,11 @@ _ENDS = {
 MEMORY_RULES = {rule: stage for stage, (rule, *_) in _ENDS.items()}
 
 
-def memory_violation(model: Model, cluster: Cluster, layout: Layout) -> Violation | None:
+def memory_violation(
+    model: Model, cluster: Cluster, layout: Layout, *, version: EngineVersion = NEWEST
+) -> Violation | None:
     """The way in which an effective layout runs out of memory with a single short request; None where it fits."""
-    ended = fit(model, cluster, layout, SMALLEST_REQUEST)
+    ended = fit(model, cluster, layout, SMALLEST_REQUEST, version=version)
     if not isinstance(ended, DoesNotFit):
         return None
     rule, source, exception, text = _ENDS[ended.stage]

@@ -1,42 +1,32 @@
-"""What the cost model says of a layout: how it would run, or by how much it does not fit."""
+"""What the cost model says of how a layout would run."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
+from cost_models.memory_types import Memory
 from search_spaces.layout import Layout
-from search_spaces.model import Component
-from search_spaces.verdict import Stage
+from search_spaces.sglang.all_reduce import AllReducePath
+
+COVERAGE = 0.95
+"""Share of measurements that are to lie inside an interval."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Bytes on the fullest GPU, part by part.
+class Interval:
+    """Where a measurement is expected to lie, at `COVERAGE`, in the unit of the value that it belongs to."""
 
-    weights: resident weight bytes by component; they sum to `weight_bytes`.
-    total_bytes: the card. reserve_bytes: what is gone before weights load (context, collectives).
-    kv_pool_bytes: what `mem_fraction_static` leaves for the KV cache; negative when nothing is left.
-    headroom_bytes: what stays outside the static fraction for activations and graphs.
-    kv_tokens: tokens that the pool of one KV replica holds; `kv_replicas` pools make the deployment's
-        capacity (one for each attention-DP rank and each replica).
-    """
+    low: float
+    high: float
 
-    weights: tuple[tuple[Component, int], ...]
-    total_bytes: int
-    reserve_bytes: int
-    mem_fraction_static: float
-    kv_pool_bytes: int
-    headroom_bytes: int
-    kv_tokens: int
-    kv_replicas: int
+    def __contains__(self, value: float) -> bool:
+        return self.low <= value <= self.high
 
     @property
-    def weight_bytes(self) -> int:
-        return sum(size for _, size in self.weights)
-
-    @property
-    def kv_tokens_total(self) -> int:
-        return self.kv_tokens * self.kv_replicas
+    def factor(self) -> float:
+        """Either way from the middle: 1.5 means from two thirds to one and a half times."""
+        return math.sqrt(self.high / self.low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +40,26 @@ class ServingPoint:
     ttft_s: float
     tpot_s: float
     output_tok_per_s: float
+    ttft_interval_s: Interval
+    tpot_interval_s: Interval
+    output_tok_per_s_interval: Interval
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """What no layout of this box can exceed with `concurrency` requests in flight.
+
+    bound_by: what the box would be short of: `memory bandwidth` or `compute`.
+    """
+
+    concurrency: int
+    output_tok_per_s: float
+    bound_by: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTime:
-    """One decode step at concurrency 1, by cause, in seconds; the parts sum to the step."""
+    """One engine step by cause, in seconds; the parts sum to the step."""
 
     parts: tuple[tuple[str, float], ...]
 
@@ -65,22 +70,23 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prediction:
-    layout: Layout
-    memory: Memory
-    step: StepTime
-    points: tuple[ServingPoint, ...]
+    """How a layout would run.
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DoesNotFit:
-    """stage: where the launch would die. shortfall_bytes: what is missing on the fullest GPU, positive.
-
-    least_fraction: the smallest `mem_fraction_static`, in thousandths, with which it fits; None where none helps.
+    all_reduce: the path that is assumed for its all-reduces. step: one decode step at concurrency 1; peak_step: at
+    the concurrency of `peak`; prefill: one prompt alone. limits: beside `points`. unproven: why the intervals are wider
+    than for layouts like the measured ones.
     """
 
     layout: Layout
-    stage: Stage
     memory: Memory
-    shortfall_bytes: int
-    message: str
-    least_fraction: float | None = None
+    all_reduce: AllReducePath
+    step: StepTime
+    peak_step: StepTime
+    prefill: StepTime
+    points: tuple[ServingPoint, ...]
+    limits: tuple[Limit, ...]
+    unproven: tuple[str, ...] = ()
+
+    @property
+    def peak(self) -> ServingPoint:
+        return max(self.points, key=lambda point: point.output_tok_per_s)

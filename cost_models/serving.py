@@ -2,51 +2,65 @@
 
 from __future__ import annotations
 
-import math
+from typing import NamedTuple
 
-from cost_models.compute import Rank
-from cost_models.prediction import ServingPoint
-from search_spaces.workload import Workload
+import numpy as np
+
+from cost_models.constants import Constants
+from cost_models.fleet import Fleet
+from cost_models.routing import Floats
+from cost_models.step import COLLECTIVES, decode_step, num_prefill_chunks, prefill_pass, total_s
 
 
-def serving_point(rank: Rank, workload: Workload, kv_tokens: int, concurrency: int) -> ServingPoint:
-    """What `concurrency` requests in flight see, shared out evenly over the replicas.
+class Steady(NamedTuple):
+    """Arrays of shape (layouts, points).
 
-    rank: the busiest rank of one replica. kv_tokens: tokens that one KV pool of it holds.
+    output_tok_per_s: of the whole deployment. running: requests that one replica runs at once. collectives_share: of
+    the time per token, what passes in messages between GPUs.
+    """
+
+    ttft_s: Floats
+    tpot_s: Floats
+    output_tok_per_s: Floats
+    running: Floats
+    collectives_share: Floats
+
+
+def steady(fleet: Fleet, concurrency: Floats, c: Constants) -> Steady:
+    """What `concurrency` requests in flight see, shared out evenly over the replicas; its shape broadcasts to (n, c).
 
     A running request waits between two tokens for one decode step and for its share of the others' prompts;
     a new one for a free place in the KV cache, for prompts ahead of it, and for its own.
+
+    In each step `running / output_tokens` requests end and as many prompts take their places, in one forward pass
+    that holds up all (one prompt in some steps, where that is below 1). Pipeline stages advance in lock-step, so a
+    prompt holds up every micro-batch for as long as it travels: with its time divided by the number of stages, two
+    measured pipelines come out twice too fast. The ranks of attention data parallelism meet in every MoE layer.
     """
-    layout, constants = rank.layout, rank.constants
-    inputs, outputs = workload.input_tokens, workload.output_tokens
-    waiting = math.ceil(concurrency / layout.dp_size)
-    running = min(waiting, _most_running(rank, workload, kv_tokens))
-    step_s = sum(rank.decode(running, inputs + outputs / 2).values())
-    together = min(running, layout.attn_dp_size)
-    prefill_s = rank.prefill_s(together, inputs)
-    # Pipeline stages advance in lock-step, so a prompt holds up every micro-batch for as long as it travels:
-    # with its time divided by the number of stages, two measured pipelines come out twice too fast.
-    per_prompt_s = prefill_s / together
-    tpot_s = step_s + constants.prefill_interference * (running - 1) * per_prompt_s / outputs
-    ttft_s = (
-        constants.ttft_floor_s
-        + prefill_s * (1 + constants.ttft_queue * (running / together - 1))
-        + constants.ttft_steps * step_s
-    )
-    if waiting > running:
-        ttft_s += constants.ttft_kv_wait * (waiting / running - 1) * (outputs * tpot_s + ttft_s)
-    return ServingPoint(
-        concurrency=concurrency,
+    w = fleet.work
+    waiting = np.ceil(concurrency / w.replicas)
+    running = np.minimum(waiting, w.most_running)
+    parts = decode_step(fleet, running, c)
+    step_s = total_s(parts)
+    ended = (running - 1) * w.accepted / w.output_tokens
+    together = np.maximum(1.0, ended)
+    stall_s = total_s(prefill_pass(fleet, together, c, hidden=c.eager_hidden))
+    tpot_s = (step_s + c.prefill_interference * ended / together * stall_s) / w.accepted
+    own_s = total_s(prefill_pass(fleet, together, c))
+    queued_s = c.ttft_queue * (running - 1) * own_s / together
+    if np.any(w.is_burst):
+        # All prompts at once: the first chunk waits for itself, the last for all.
+        chunks = num_prefill_chunks(fleet, running)
+        all_s = total_s(prefill_pass(fleet, running, c)) * (1 + 1 / chunks) / 2
+        queued_s = np.where(w.is_burst, all_s - own_s, queued_s)
+    ttft_s = c.ttft_floor_s + c.inferencex_wait_s * w.is_inferencex + own_s + queued_s + c.ttft_steps * step_s
+    for_a_place = c.ttft_kv_wait * (waiting / running - 1) * (w.output_tokens * tpot_s + ttft_s)
+    ttft_s = ttft_s + for_a_place
+    sent_s = sum(parts[name] for name in COLLECTIVES) / w.accepted
+    return Steady(
         ttft_s=ttft_s,
         tpot_s=tpot_s,
-        output_tok_per_s=concurrency * outputs / (ttft_s + (outputs - 1) * tpot_s),
+        output_tok_per_s=concurrency * w.output_tokens / (ttft_s + (w.output_tokens - 1) * tpot_s),
+        running=running,
+        collectives_share=sent_s / tpot_s,
     )
-
-
-def _most_running(rank: Rank, workload: Workload, kv_tokens: int) -> int:
-    """Requests that one replica can run at once: what its KV pools hold, and what the user allows."""
-    layout = rank.layout
-    most = max(1, kv_tokens // workload.tokens_per_request) * layout.attn_dp_size
-    if layout.max_running_requests is not None:
-        most = min(most, max(1, layout.max_running_requests // layout.attn_dp_size) * layout.attn_dp_size)
-    return most

@@ -8,21 +8,27 @@ and some padding and scale tensors come on top. Paths below are relative to `sgl
 from __future__ import annotations
 
 import math
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
+from operator import attrgetter
+from typing import Any
 
+from cost_models.expert_weights import staged_bytes
+from cost_models.part_weights import DRAFT, VISION, of_parts
+from cost_models.sized_weights import NOTHING, Sized, plain_bytes, total_of
 from search_spaces.architectures.table import ARCHITECTURES, Embedding
 from search_spaces.hardware import Gpu
 from search_spaces.layout import Layout
 from search_spaces.model import Model
-from search_spaces.parts import Block, Component, Experts, Part, Scheme, Widths
+from search_spaces.parts import Block, Component
 from search_spaces.placement import widths_of
 from search_spaces.sglang.speculation import drafts_by_itself, needs_draft
+from search_spaces.sglang.versions import NEWEST, EngineVersion, release_0_5
 
-_TRTLLM_RUNNERS = frozenset({"flashinfer_trtllm", "flashinfer_trtllm_routed"})
-_NVFP4_RUNNERS_WITH_ONE_SCALE = _TRTLLM_RUNNERS | {"flashinfer_megamoe"}
-_MXFP4_WIDTH_ALIGNMENT = 128
-_MXFP4_HIDDEN_ALIGNMENT = 256
+_MARLIN_DROPS_SCALES_SINCE = release_0_5(16)
+"""Before, DeepSeek-V4's FP4 experts under Marlin keep the FP32 scales that were loaded beside those that Marlin reads
+(layers/quantization/marlin_utils_fp4.py:316 of 0.5.13; released in :403 of 0.5.16)."""
 _VOCAB_ALIGNMENT = 64  # layers/vocab_parallel_embedding.py
 
 
@@ -52,16 +58,56 @@ def stage_layers(num_layers: int, pp_size: int) -> tuple[range, ...]:
     return tuple(stages)
 
 
-@lru_cache(maxsize=4096)
+placement_key = attrgetter(
+    "tp_size",
+    "pp_size",
+    "attn_dp_size",
+    "attn_cp_size",
+    "ep_size",
+    "moe_dp_size",
+    "moe_a2a_backend",
+    "moe_runner_backend",
+    "moe_dense_tp_size",
+    "enable_dp_lm_head",
+    "ep_num_redundant_experts",
+    "speculative_algorithm",
+    "speculative_draft_model_path",
+)
+"""All of a layout that decides where weights lie: hashing these is much cheaper than hashing a layout."""
+
+
+class Remembered(dict[tuple[Any, ...], Any]):
+    """What has been computed for the keys seen last; emptied when full."""
+
+    _MOST = 4096
+
+    def keep(self, key: tuple[Any, ...], value: Any) -> None:
+        if len(self) >= self._MOST:
+            self.clear()
+        self[key] = value
+
+
+_LAYERS, _STAGES = Remembered(), Remembered()
+
+
 def layer_weights(model: Model, layout: Layout) -> LayerWeights:
     """Resident bytes of one layer on one rank, for an effective layout."""
+    key = (model, placement_key(layout))
+    known: LayerWeights | None = _LAYERS.get(key)
+    if known is None:
+        known = _layer_weights(model, layout)
+        _LAYERS.keep(key, known)
+    return known
+
+
+def _layer_weights(model: Model, layout: Layout) -> LayerWeights:
+    numbers = _numbers_of_kinds(model, 1)[0]
     held: dict[Component, float] = dict.fromkeys(Component, 0.0)
     having: dict[Component, int] = dict.fromkeys(Component, 0)
-    of_kind = _bytes_of_kinds(model, layout)
-    for kind in model.layer_kinds:
-        for component, size in of_kind[kind].items():
-            held[component] += size
-            having[component] += 1
+    for number, kind in zip(numbers, _kinds(model, layout), strict=True):
+        for component, size in kind.items():
+            held[component] += number * size.total
+            having[component] += number
 
     def mean(component: Component) -> float:
         return held[component] / max(1, having[component])
@@ -75,31 +121,59 @@ def layer_weights(model: Model, layout: Layout) -> LayerWeights:
     )
 
 
-def stage_weights(model: Model, layout: Layout, stage: int) -> dict[Component, int]:
+def stage_weights(model: Model, layout: Layout, stage: int, version: EngineVersion = NEWEST) -> dict[Component, int]:
     """Resident bytes by component on one rank of pipeline stage `stage`, for an effective layout."""
-    held: dict[Component, float] = dict.fromkeys(Component, 0.0)
-    of_kind = _bytes_of_kinds(model, layout)
-    for layer in stage_layers(model.num_layers, layout.pp_size)[stage]:
-        for component, size in of_kind[model.layer_kinds[layer]].items():
-            held[component] += size
-    is_first = stage == 0
-    is_last = stage == layout.pp_size - 1
+    placed = placed_weights(model, layout, version)[stage]
+    return {component: round(placed.get(component, NOTHING).total) for component in Component}
+
+
+def placed_weights(model: Model, layout: Layout, version: EngineVersion = NEWEST) -> tuple[dict[Component, Sized], ...]:
+    """Resident bytes of each component that one rank of each pipeline stage holds, for an effective layout."""
+    keeps = version < _MARLIN_DROPS_SCALES_SINCE and layout.moe_runner_backend == "marlin"
+    key = (model, keeps, placement_key(layout))
+    known: tuple[dict[Component, Sized], ...] | None = _STAGES.get(key)
+    if known is None:
+        known = tuple(_placed(model, layout, keeps_scales=keeps))
+        _STAGES.keep(key, known)
+    return known
+
+
+def _placed(model: Model, layout: Layout, *, keeps_scales: bool) -> list[dict[Component, Sized]]:
+    kinds = _kinds(model, layout, keeps_scales=keeps_scales)
     architecture = ARCHITECTURES[model.architecture]
-    has_inputs = is_first or not architecture.inputs_on_first_stage_only
-    if is_first or (is_last and model.tie_word_embeddings and has_inputs):
-        held[Component.EMBED] = embedding_bytes(model, layout)
     everywhere = architecture.head_on_every_stage
-    # A tied head is a matrix of its own on the last of several stages (models/qwen3.py:579).
-    is_tied = model.tie_word_embeddings and (everywhere or layout.pp_size == 1)
-    if not is_tied and (is_last or everywhere):
-        held[Component.LM_HEAD] = lm_head_bytes(model, layout)
-    if model.vision is not None and has_inputs:
-        widths = widths_of(model, layout)
-        held[Component.VISION] = sum(_part_bytes(model, layout, part, widths) for part in model.vision.parts)
     draft = own_draft(model, layout)
-    if is_last and draft is not None:
-        held[Component.DRAFT] = sum(_block_bytes(model, layout, draft).values())
-    return {component: round(size) for component, size in held.items()}
+    layers: dict[tuple[int, ...], dict[Component, Sized]] = {}
+    stages = []
+    for stage, numbers in enumerate(_numbers_of_kinds(model, layout.pp_size)):
+        if numbers not in layers:
+            layers[numbers] = _times(numbers, kinds)
+        held = dict(layers[numbers])
+        is_first = stage == 0
+        is_last = stage == layout.pp_size - 1
+        has_inputs = is_first or not architecture.inputs_on_first_stage_only
+        if is_first or (is_last and model.tie_word_embeddings and has_inputs):
+            held[Component.EMBED] = _embedding(model, layout)
+        # A tied head is a matrix of its own on the last of several stages (models/qwen3.py:579).
+        is_tied = model.tie_word_embeddings and (everywhere or layout.pp_size == 1)
+        if not is_tied and (is_last or everywhere):
+            held[Component.LM_HEAD] = _lm_head(model, layout)
+        if model.vision is not None and has_inputs:
+            held[Component.VISION] = total_of(of_parts(model, layout, VISION, widths_of(model, layout)).values())
+        if is_last and draft is not None:
+            held[Component.DRAFT] = total_of(of_parts(model, layout, DRAFT, widths_of(model, layout)).values())
+        stages.append(held)
+    return stages
+
+
+def _times(numbers: tuple[int, ...], kinds: list[dict[Component, Sized]]) -> dict[Component, Sized]:
+    """So many layers of each kind together."""
+    held: dict[Component, Sized] = {}
+    for number, kind in zip(numbers, kinds, strict=True):
+        if number:
+            for component, size in kind.items():
+                held[component] = held.get(component, NOTHING) + size.times(number)
+    return held
 
 
 def own_draft(model: Model, layout: Layout) -> Block | None:
@@ -122,31 +196,7 @@ def weight_bytes_at_construction(model: Model, gpu: Gpu, layout: Layout, stage: 
     resident = sum(held.values()) - held[Component.DRAFT]
     layers = stage_layers(model.num_layers, layout.pp_size)[stage]
     experts = [block.experts for block in model.blocks[layers.start : layers.stop] if block.experts is not None]
-    return resident + round(sum(_staged_bytes(model, gpu, layout, some) for some in experts))
-
-
-def _staged_bytes(model: Model, gpu: Gpu, layout: Layout, experts: Experts) -> float:
-    """By how much what one layer's experts on one rank are built with exceeds what stays.
-
-    Marlin's INT4 experts have index tensors, two int32 for each input row of both projections
-    (compressed_tensors/schemes/compressed_tensors_wNa16_moe.py); TensorRT-LLM's have none. DeepSeek-V4's
-    FP4 experts have wider scales than they keep, except for Marlin and for FlashInfer off compute capability 10.
-    There, FlashInfer's MXFP4 experts are padded only after they are loaded (layers/quantization/mxfp4.py:490).
-    """
-    held = experts_per_rank(model, layout)
-    width = experts.width // layout.moe_tp_size
-    if experts.storage.scheme is Scheme.INT4_GROUP and layout.moe_runner_backend not in _TRTLLM_RUNNERS:
-        return held * (experts.hidden_size + width) * 2 * 4
-    is_off_sm100 = layout.moe_runner_backend == "flashinfer_mxfp4" and gpu.sm // 10 != 10
-    if is_off_sm100 and model.quantization.method == "mxfp4":
-        hidden = _round_up(experts.hidden_size, _MXFP4_HIDDEN_ALIGNMENT)
-        padded = _round_up(width, _MXFP4_WIDTH_ALIGNMENT)
-        return held * (experts.bytes_of_one(width, hidden) - experts.bytes_of_one(padded, hidden))
-    takes_narrow_scales = layout.moe_runner_backend == "marlin" or is_off_sm100
-    if experts.storage.scheme is Scheme.MXFP4 and not takes_narrow_scales:
-        groups = (experts.num_inner + 1) * width * experts.hidden_size // experts.storage.group_size
-        return held * groups * (experts.storage.staged_scale_bytes - 1)
-    return 0.0
+    return resident + round(sum(staged_bytes(model, gpu, layout, some) for some in experts))
 
 
 def attention_tp_size(model: Model, layout: Layout) -> int:
@@ -154,12 +204,12 @@ def attention_tp_size(model: Model, layout: Layout) -> int:
     return layout.tp_size if ARCHITECTURES[model.architecture].ignores_attention_dp else layout.attn_tp_size
 
 
-def experts_per_rank(model: Model, layout: Layout) -> float:
-    return (model.num_experts + layout.ep_num_redundant_experts) / layout.ep_size
-
-
 def embedding_bytes(model: Model, layout: Layout) -> float:
     """The slice of the embedding table on one rank, in bytes."""
+    return _embedding(model, layout).total
+
+
+def _embedding(model: Model, layout: Layout) -> Sized:
     is_divided = layout.attn_dp_size > 1
     match ARCHITECTURES[model.architecture].embedding:
         case Embedding.WHOLE:
@@ -168,13 +218,21 @@ def embedding_bytes(model: Model, layout: Layout) -> float:
             ranks = 1
         case _:
             ranks = attention_tp_size(model, layout) if is_divided else layout.tp_size
-    return _vocab_rows(model, ranks) * model.hidden_size * model.bytes_per_param(Component.EMBED)
+    row = model.hidden_size * model.bytes_per_param(Component.EMBED)
+    rows = _vocab_rows(model, ranks)
+    return Sized(rows * row, (rows - model.vocab_size / ranks) * row)
 
 
 def lm_head_bytes(model: Model, layout: Layout) -> float:
     """The slice of the language model head on one rank, in bytes."""
+    return _lm_head(model, layout).total
+
+
+def _lm_head(model: Model, layout: Layout) -> Sized:
     ranks = attention_tp_size(model, layout) if layout.enable_dp_lm_head else layout.tp_size
-    return model.lm_head_storage.bytes_of(_vocab_rows(model, ranks), model.hidden_size, model.dtype_bytes)
+    size = model.lm_head_storage.bytes_of(_vocab_rows(model, ranks), model.hidden_size, model.dtype_bytes)
+    plain = plain_bytes(model.lm_head_storage, model.vocab_size / ranks * model.hidden_size, model.dtype_bytes)
+    return Sized(size, size - plain)
 
 
 def _vocab_rows(model: Model, ranks: int) -> int:
@@ -184,46 +242,17 @@ def _vocab_rows(model: Model, ranks: int) -> int:
     return math.ceil(model.vocab_size / alignment) * alignment // ranks
 
 
-@lru_cache(maxsize=4096)
-def _bytes_of_kinds(model: Model, layout: Layout) -> tuple[dict[Component, float], ...]:
+@lru_cache(maxsize=512)
+def _numbers_of_kinds(model: Model, pp_size: int) -> tuple[tuple[int, ...], ...]:
+    """How many layers of each kind each pipeline stage has."""
+    found = []
+    for layers in stage_layers(model.num_layers, pp_size):
+        numbers = Counter(model.layer_kinds[layers.start : layers.stop])
+        found.append(tuple(numbers[kind] for kind in range(len(model.block_kinds))))
+    return tuple(found)
+
+
+def _kinds(model: Model, layout: Layout, *, keeps_scales: bool = False) -> list[dict[Component, Sized]]:
     """What one rank holds of one layer of each kind, by component."""
-    return tuple(_block_bytes(model, layout, block) for block in model.block_kinds)
-
-
-def _block_bytes(model: Model, layout: Layout, block: Block) -> dict[Component, float]:
     widths = widths_of(model, layout)
-    held: dict[Component, float] = {}
-    for part in block.parts:
-        size = _part_bytes(model, layout, part, widths)
-        held[part.component] = held.get(part.component, 0.0) + size
-    return held
-
-
-def _part_bytes(model: Model, layout: Layout, part: Part, widths: Widths) -> float:
-    if isinstance(part, Experts):
-        return experts_per_rank(model, layout) * _expert_bytes(layout, part)
-    return part.bytes_on(widths)
-
-
-def _expert_bytes(layout: Layout, experts: Experts) -> float:
-    """One routed expert's slice on one rank, as the MoE runner keeps it."""
-    scheme = experts.storage.scheme
-    width = math.ceil(experts.width / layout.moe_tp_size)
-    hidden = experts.hidden_size
-    runner = layout.moe_runner_backend
-    if runner in _TRTLLM_RUNNERS and scheme is not Scheme.NVFP4:
-        width = _round_up(width, 128)  # layers/moe/fused_moe_triton/layer.py:512
-    if runner == "flashinfer_mxfp4" and scheme is Scheme.MXFP4:
-        width = _round_up(width, _MXFP4_WIDTH_ALIGNMENT)  # layers/quantization/mxfp4.py:483 and :507
-        hidden = _round_up(hidden, _MXFP4_HIDDEN_ALIGNMENT)  # layers/moe/fused_moe_triton/layer.py:457
-    if runner in _TRTLLM_RUNNERS and scheme is Scheme.NVFP4:
-        width = _round_up(width, 64 if experts.num_inner == 2 else 128)  # layers/quantization/modelopt_quant.py:2478
-    size = experts.bytes_of_one(width, hidden)
-    if scheme is Scheme.NVFP4 and runner not in _NVFP4_RUNNERS_WITH_ONE_SCALE:
-        # A second, swizzled scale tensor (layers/quantization/modelopt_quant.py:2552).
-        size += (experts.num_inner + 1) * width * hidden / experts.storage.group_size
-    return size
-
-
-def _round_up(value: int, multiple: int) -> int:
-    return -(-value // multiple) * multiple
+    return [of_parts(model, layout, kind, widths, keeps_scales=keeps_scales) for kind in range(len(model.block_kinds))]

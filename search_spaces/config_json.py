@@ -13,7 +13,7 @@ from search_spaces.architectures.vision import vision_of
 from search_spaces.errors import MalformedError, UnsupportedError
 from search_spaces.model import Indexer, Mla, Model
 from search_spaces.parts import PLAIN, Block, Component, Projection, Tensor
-from search_spaces.quantization_config import method_of, quantization_of, stored_modules
+from search_spaces.quantization_config import has_fp8_kv, method_of, quantization_of, stored_modules
 
 ARCHITECTURES: tuple[str, ...] = tuple(sorted(_BUILT))
 
@@ -112,6 +112,7 @@ def model_from_config(
             else None
         ),
         is_kda=bool(linear_attention is not None and linear_attention.listed("kda_layers")),
+        has_fp8_kv=has_fp8_kv(raw_quantization),
     )
 
 

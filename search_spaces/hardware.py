@@ -44,13 +44,65 @@ class Gpu:
         return self.memory_bytes // 2**20
 
 
+class Route(StrEnum):
+    """The longest way between two GPUs of a node, as `nvidia-smi topo -m` tells it."""
+
+    NVLINK = "nvlink"
+    """NV#"""
+    SWITCH = "pcie_switch"
+    """PIX, PXB: PCIe switches only."""
+    ROOT = "pcie_root"
+    """PHB, NODE: through a CPU's host bridges."""
+    SOCKETS = "pcie_sockets"
+    """SYS: across the link between CPU sockets."""
+
+
+class CollectiveOp(StrEnum):
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    SEND_RECV = "send_recv"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredCurve:
+    """Latency of one collective on this very machine.
+
+    backend: what ran it (`nccl`, `custom`, `gloo`). size_bytes: of the whole message of one rank, rising;
+    seconds: one operation each.
+    """
+
+    op: CollectiveOp
+    backend: str
+    num_ranks: int
+    size_bytes: tuple[int, ...]
+    seconds: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """How the GPUs of a cluster reach each other, where more is known of it than the datasheet's link.
+
+    route: None where it is not known. has_peer_access: whether GPUs read each other's memory directly.
+    nic_bytes_per_s: one direction, per GPU, between nodes. curves: measured here. source: who found it.
+    """
+
+    source: str
+    route: Route | None = None
+    has_peer_access: bool | None = None
+    nic_bytes_per_s: float | None = None
+    curves: tuple[MeasuredCurve, ...] = ()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Equal nodes of equal GPUs."""
+    """Equal nodes of equal GPUs. fabric: None where only the datasheet speaks of its links."""
 
     gpu: Gpu
     gpus_per_node: int
     num_nodes: int = 1
+    fabric: Fabric | None = None
 
     @property
     def num_gpus(self) -> int:

@@ -176,7 +176,10 @@ class Layout:
 
     @property
     def label(self) -> str:
-        """A short name people use: `TP8 EP8 mem0.88`, `TP4 PP2 ADP2`. Only what differs from a plain launch."""
+        """A short name people use: `TP8 EP8 mem0.88`, `TP4 PP2 ADP2`. Only what differs from a plain launch.
+
+        noCAR: without the custom all-reduce, noFI: without FlashInfer's fused one.
+        """
         parts = [f"TP{self.tp_size}"]
         for name, value in (
             ("PP", self.pp_size),
@@ -190,6 +193,14 @@ class Layout:
                 parts.append(f"{name}{value}")
         if self.moe_a2a_backend != "none":
             parts.append(self.moe_a2a_backend)
+        for name, is_set in (
+            ("noCAR", self.disable_custom_all_reduce),
+            ("noFI", self.enforce_disable_flashinfer_allreduce_fusion),
+            ("mscclpp", self.enable_mscclpp),
+            ("symm", self.enable_torch_symm_mem),
+        ):
+            if is_set:
+                parts.append(name)
         if self.mem_fraction_static is not None:
             parts.append(f"mem{self.mem_fraction_static:g}")
         return " ".join(parts)

@@ -144,6 +144,8 @@ class Model:
     """The layer that drafts for the model, where the engine builds it like the decoder's last."""
     is_kda: bool = False
     """Whether the linear attention is Kimi's delta attention."""
+    has_fp8_kv: bool = False
+    """Whether the checkpoint asks for an FP8 KV cache, which the engine follows where `--kv-cache-dtype` is left open."""
 
     def __hash__(self) -> int:
         return hash((self.name, self.source, self.num_layers, self.quantization.scheme))
@@ -183,6 +185,12 @@ class Model:
         places: dict[int, int] = {}
         return tuple(places.setdefault(id(block), len(places)) for block in self.blocks)
 
+    @property
+    @_remembered
+    def kind_counts(self) -> tuple[tuple[Block, int], ...]:
+        """Each kind of decoder layer with the number of its layers."""
+        return tuple((block, self.layer_kinds.count(kind)) for kind, block in enumerate(self.block_kinds))
+
     def bytes_per_param(self, component: Component) -> float:
         """Storage of one parameter of `component`, scales included, in bytes."""
         if component in self.quantization.components:
@@ -215,16 +223,19 @@ class Model:
         return sum(sizes[kind] for kind in self.layer_kinds) / self.num_layers
 
     @property
+    @_remembered
     def expert_params(self) -> int:
         """Parameters of one routed expert of one layer: gate, up and down projections."""
         experts = next((block.experts for block in self.block_kinds if block.experts is not None), None)
         return 0 if experts is None else (experts.num_inner + 1) * experts.hidden_size * experts.width
 
     @property
+    @_remembered
     def shared_params(self) -> float:
         return self._params_per_layer(Component.SHARED, is_split=True) * self.num_layers / max(1, self.num_moe_layers)
 
     @property
+    @_remembered
     def dense_params(self) -> float:
         return self._params_per_layer(Component.DENSE, is_split=True) * self.num_layers / max(1, self.num_mlp_layers)
 

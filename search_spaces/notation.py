@@ -49,6 +49,13 @@ _DP_ATTENTION = re.compile(
 _EVERY_EXPERT_APART = re.compile(r"(?<![a-z])(?:ep|expert[- ]parallel(?:ism)?)(?![a-z0-9])", re.IGNORECASE)
 _ATTENTION_WORD = re.compile(r"\batt(?:ention|n)\b", re.IGNORECASE)
 _MEM_FRACTION = re.compile(r"mem(?:[-_ ]fraction(?:[-_ ]static)?)?\s*[=:]?\s*(?P<fraction>0?\.\d+|1\.0)", re.IGNORECASE)
+_PATHS = {
+    "disable_custom_all_reduce": re.compile(r"\bno[-_ ]?car\b", re.IGNORECASE),
+    "enforce_disable_flashinfer_allreduce_fusion": re.compile(r"\bno[-_ ]?fi\b", re.IGNORECASE),
+    "enable_mscclpp": re.compile(r"\bmscclpp\b", re.IGNORECASE),
+    "enable_torch_symm_mem": re.compile(r"\bsymm\b", re.IGNORECASE),
+}
+"""How labels name the way of the all-reduces."""
 _PLACE = re.compile(r"(?:\bon|@)\s*(?P<place>[\w.*\u00d7-]+(?:\s+gpus?)?)\s*$", re.IGNORECASE)
 _FILLER = re.compile(r"[\s,;+/&_-]+|\b(?:and|with)\b", re.IGNORECASE)
 
@@ -110,6 +117,10 @@ def read_notation(text: str) -> Notation:
     if fraction := _MEM_FRACTION.search(rest):
         flags["mem_fraction_static"] = float(fraction["fraction"])
         rest = rest[: fraction.start()] + " " + rest[fraction.end() :]
+    for field, pattern in _PATHS.items():
+        rest, num_words = pattern.subn(" ", rest)
+        if num_words:
+            flags[field] = True
     rest, num_dp_words = _DP_ATTENTION.subn(" ", rest)
     widths: dict[str, int] = {}
     while match := _SIZE.search(rest):
@@ -121,7 +132,7 @@ def read_notation(text: str) -> Notation:
     if num_ep_words and "tp_size" in flags:
         flags.setdefault("ep_size", flags["tp_size"])
     left = _FILLER.sub(" ", rest).strip()
-    if left or not (flags or widths) or set(flags) == {"mem_fraction_static"}:
+    if left or not (widths or flags.keys() - {"mem_fraction_static", *_PATHS}):
         what = f"; not understood: {left!r}" if left else ""
         raise MalformedError(f"a layout is written as launch flags or as {EXAMPLE} (got {text!r}{what})")
     return Notation(

@@ -107,6 +107,20 @@ def method_of(raw: Any) -> str:
     return {"NVFP4": "modelopt_fp4", "FP8": "modelopt_fp8"}.get(algorithm, method)
 
 
+def has_fp8_kv(raw: Any) -> bool:
+    """Whether a ModelOpt checkpoint stores its KV cache in FP8 (layers/quantization/modelopt_quant.py:478); other
+    methods leave the cache as it is (mem_cache/kv_cache_dtype.py:49).
+    """
+    if not method_of(raw).startswith("modelopt"):
+        return False
+    inner = raw.get("quantization")
+    settings = inner if isinstance(inner, Mapping) else raw
+    scheme = settings.get("kv_cache_scheme")
+    if isinstance(scheme, Mapping):
+        return scheme.get("type") == "float" and scheme.get("num_bits") == 8
+    return str(settings.get("kv_cache_quant_algo")).upper() == "FP8"
+
+
 def quantization_of(blocks: Iterable[Block]) -> Quantization:
     """The scheme of the routed experts, or of most else, and the components that most layers store so."""
     found: Counter[tuple[Component, Storage]] = Counter()

@@ -14,6 +14,7 @@ from search_spaces.errors import CannotRunError, MalformedError, UnknownNameErro
 from search_spaces.hardware import Cluster
 from search_spaces.layout import LARGEST_NUMBER, Layout
 from search_spaces.model import Model
+from search_spaces.sglang.all_reduce import other_path_flags
 from search_spaces.sglang.choices import moe_a2a_backends
 from search_spaces.sglang.experts import falls_back_from_megamoe
 from search_spaces.sglang.rules import first_violation, judge, launch_of
@@ -65,11 +66,14 @@ def enumerate_space(
     mem_fractions: Sequence[float | None] = MEM_FRACTIONS,
     pins: Mapping[str, int | str | float] | None = None,
     extra: Sequence[Layout] = (),
+    all_reduce_paths: bool = False,
 ) -> Space:
     """All layouts that use every GPU of `cluster`.
 
     mem_fractions: values of `mem_fraction_static` to try, None for the engine's own; CPU servers take none.
     pins: layout fields that are fixed. extra: layouts to put first, as they are, where they are legal.
+    all_reduce_paths: whether each layout is offered once more, at the usual memory fraction, for each other plausible
+        way of its all-reduces (`other_path_flags`); they are candidates, but no combinations of their own.
 
     Raises UnknownNameError and MalformedError for a pin that is no field or has the wrong type, and
     UserError where nothing legal is left.
@@ -77,6 +81,7 @@ def enumerate_space(
     pinned = _checked_pins(pins or {})
     judging = _Judge(model, cluster, version)
     fractions = _fractions(cluster, mem_fractions, pinned)
+    varied = {min(fractions, key=_from_usual)} if all_reduce_paths else set()
     found: dict[Layout, Candidate] = {}
     for layout in extra:
         own = judging.candidate(layout, keep_fallback=True)
@@ -95,7 +100,8 @@ def enumerate_space(
                 refused[candidate] += fraction == fractions[0]
                 examples.setdefault(candidate, layout)
                 break
-            found.setdefault(candidate.effective, candidate)
+            for each in judging.ways(candidate, pinned if fraction in varied else None):
+                found.setdefault(each.effective, each)
         else:
             renamed += len(found) == num_found
     candidates = tuple(found.values())
@@ -142,6 +148,17 @@ class _Judge:
         if falls_back_from_megamoe(launch) and not keep_fallback:
             return "megamoe.falls_back"
         return Candidate(requested=layout, effective=launch.effective)
+
+    def ways(self, candidate: Candidate, pinned: Collection[str] | None) -> Iterator[Candidate]:
+        """The layout, and unless `pinned` is None the same with other ways of its all-reduces, as far as they are
+        legal and their flags are not pinned."""
+        yield candidate
+        if pinned is None:
+            return
+        for flags in other_path_flags(self._target.model, self._cluster, candidate.effective, self._version):
+            other = self.candidate(candidate.requested.changed(**flags))
+            if isinstance(other, Candidate) and flags.keys().isdisjoint(pinned):
+                yield other
 
     def common_violation(self, examples: Collection[Layout], all_of_them: Iterable[Layout]) -> Violation | None:
         """What all of some refused layouts break, whichever rule stops them first; guessed from a few `examples`."""

@@ -10,6 +10,9 @@ from search_spaces.model import Model
 MOST_CONCURRENT = 8192
 """Twice what SGLang runs at once per KV pool by default (sglang 0.5.23, kv_cache_configurator.py:3119)."""
 
+MOST_ACCEPTED = 64
+"""More drafted tokens than any speculative algorithm of SGLang verifies in one step."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -18,11 +21,14 @@ class Workload:
     input_tokens, output_tokens: lengths per request, in tokens.
     concurrencies: requests in flight, strictly rising; always holds 1, so that one server start serves
         every objective.
+    acceptance_length: tokens that a request gains per decode step where the layout decodes speculatively, the
+        verified one included; a property of model, draft and text, so it is stated and not predicted.
     """
 
     input_tokens: int = 1024
     output_tokens: int = 512
     concurrencies: tuple[int, ...] = (1, 4, 16, 64, 128)
+    acceptance_length: float = 1.0
 
     def __post_init__(self) -> None:
         if self.input_tokens < 1 or self.output_tokens < 2:
@@ -33,6 +39,10 @@ class Workload:
         if self.concurrencies and self.concurrencies[-1] > MOST_CONCURRENT:
             raise MalformedError(
                 f"at most {MOST_CONCURRENT} requests in flight can be driven (concurrency {self.concurrencies[-1]})"
+            )
+        if not 1 <= self.acceptance_length <= MOST_ACCEPTED:
+            raise MalformedError(
+                f"an acceptance length lies between 1 and {MOST_ACCEPTED} tokens per step (got {self.acceptance_length:g})"
             )
         rising = all(a < b for a, b in zip(self.concurrencies, self.concurrencies[1:], strict=False))
         if not self.concurrencies or self.concurrencies[0] != 1 or not rising:

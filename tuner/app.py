@@ -16,10 +16,13 @@ from typer._click.exceptions import (
 
 from search_spaces.errors import CannotRunError, UserError
 from tuner.commands.check import check
+from tuner.commands.predict import predict
+from tuner.commands.probe import probe
 from tuner.commands.search import search
 from tuner.commands.simulate import simulate
 from tuner.commands.space import space
 from tuner.commands.ui import ui
+from tuner.commands.validate import validate
 from tuner.exit_code import Exit
 from tuner.voice import OutputLostError, Voice, discard_what_is_left, is_full, speak_where_letters_fail
 
@@ -34,6 +37,9 @@ app = typer.Typer(
 app.callback(invoke_without_command=True)(search)
 app.command()(check)
 app.command()(space)
+app.command()(probe)
+app.command()(predict)
+app.command()(validate)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(simulate)
 app.command()(ui)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
 
-from search_spaces.catalogue import hub_id, load_model, model_names, parse_cluster
+from search_spaces.catalogue import gpu_keys, hub_id, load_model, model_names, parse_cluster
 from search_spaces.config_json import model_from_config
 from search_spaces.errors import MalformedError, UnknownNameError, UnsupportedError, UserError
 from search_spaces.hardware import Cluster
@@ -20,6 +20,7 @@ from search_spaces.sglang.flags import from_argv
 from search_spaces.sglang.options import options_of
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 from tuner import detection
+from tuner.cluster_words import cluster_of
 from tuner.engine import DEFAULT_PROGRAM, Engine, simulated
 from tuner.engine_args import extra_args_of, shell_words
 
@@ -160,13 +161,18 @@ def choose_engine(
         raise UnknownNameError("engine", word, ENGINES)
     gpus = detection.found_gpus()
     here = detection.found_cluster(gpus)
-    cluster = parse_cluster(cluster_word) if cluster_word is not None else here or parse_cluster(STORY_CLUSTER)
+    cluster = cluster_of(cluster_word) if cluster_word is not None else here or parse_cluster(STORY_CLUSTER)
     extra_args = extra_args_of(engine_args)
-    missing = _missing(cluster, here, gpus, engine_command)
+    missing = _missing(cluster, gpus, engine_command)
     if word == "simulated" or (word == "auto" and missing):
         because = " and ".join(missing) if word == "auto" else "--engine simulated was asked for"
         version = EngineVersion.parse(engine_version) if engine_version else NEWEST
         cluster = parse_cluster(STORY_CLUSTER) if is_story else cluster
+        if cluster.gpu.key not in gpu_keys():
+            raise UnsupportedError(
+                f"{cluster.gpu.name} is simulated by nothing: the simulator knows the GPUs of the catalogue "
+                f"({' and '.join(missing) or because})"
+            )
         engine = simulated(cluster, version, because=because, clock_scale=clock_scale, extra_args=extra_args)
         return Chosen(engine=engine, cluster=cluster)
     if missing:
@@ -181,7 +187,6 @@ def choose_engine(
 
 def _missing(
     cluster: Cluster,
-    here: Cluster | None,
     gpus: Sequence[detection.FoundGpu],
     engine_command: str | None,
 ) -> list[str]:
@@ -190,7 +195,7 @@ def _missing(
     if not cluster.gpu.is_cpu:
         if not gpus:
             missing.append("no GPU was found on this machine (nvidia-smi)")
-        elif here is None or here.gpu.key != cluster.gpu.key or here.num_gpus < cluster.gpus_per_node:
+        elif not detection.holds(gpus, cluster):
             names = ", ".join(sorted({g.name for g in gpus}))
             missing.append(f"this machine has {len(gpus)} GPUs ({names}), not {cluster.name}")
     if engine_command is None and not detection.sglang_is_installed_here():

@@ -2,241 +2,36 @@
 
 from __future__ import annotations
 
-import difflib
 import json
-import math
-import reprlib
-import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 from rich.status import Status
 
-from search_spaces.catalogue import load_gpu, parse_cluster
-from search_spaces.errors import MalformedError, UserError
-from search_spaces.hardware import Cluster, Gpu
-from search_spaces.layout import MOST_GPUS, Layout
-from search_spaces.model import Model
-from search_spaces.sglang.flag_errors import is_flag
-from search_spaces.sglang.flags import FlagError, flags_from_mapping, from_argv
+from search_spaces.errors import UserError
 from search_spaces.sglang.versions import NEWEST, EngineVersion
-from tuner import asking
+from tuner.batch_lines import Answer, judged_line, numbered, object_of, refuse_misspelled, unanswered
 from tuner.check_document import document
-from tuner.checking import Server, check_flags, check_layout
 from tuner.exit_code import Exit
-from tuner.launch_words import Asked, launches_of, model_of
-from tuner.other_programs import said_of
 from tuner.voice import Voice
 
 _SHOWN_EVERY = 20
-_KEYS = ("id", "model", "gpu", "n_gpus", "cluster", "flags", "argv", "env", "engine_version")
-_AS_GOOD_AS_WRITTEN = 0.75
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """is_answered: whether the line could be used; otherwise `fields` says why not under `error`."""
-
-    fields: dict[str, Any]
-    is_answered: bool
 
 
 def answers(lines: Iterable[str | bytes], version: EngineVersion = NEWEST, *, suggest: bool = True) -> Iterator[Answer]:
     """Blank lines are passed over, and a mark of the byte order before the first. version: for lines that name none."""
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
+    for number, line in numbered(lines):
         asked: Any = None
         try:
-            asked = _object(line)
-            yield Answer(fields={"id": asked.get("id"), **_answer(asked, version, suggest=suggest)}, is_answered=True)
+            asked = object_of(line)
+            refuse_misspelled(asked)
+            judged = judged_line(asked, version, suggest=suggest)
         except UserError as error:
-            name = asked.get("id") if isinstance(asked, dict) else None
-            shown = f"line {number}: {' '.join(str(error).split())}"
-            yield Answer(fields={"id": name, "error": shown}, is_answered=False)
-
-
-def _object(line: str | bytes) -> dict[str, Any]:
-    try:
-        text = line.decode("utf-8-sig") if isinstance(line, bytes) else line
-    except UnicodeDecodeError as error:
-        raise MalformedError(f"not UTF-8: {error.reason} at byte {error.start}") from None
-    try:
-        asked = json.loads(text, parse_constant=_no_number, parse_float=_finite)
-    except (ValueError, RecursionError) as error:
-        raise MalformedError(f"not JSON: {error}") from None
-    if not isinstance(asked, dict):
-        raise MalformedError("not a JSON object")
-    return asked
-
-
-def _refuse_misspelled(asked: Mapping[str, Any]) -> None:
-    """A line may carry keys of its own; one that is nearly a known key is a mistake."""
-    for key in asked:
-        near = difflib.get_close_matches(key.lower(), _KEYS, n=1, cutoff=_AS_GOOD_AS_WRITTEN)
-        if key not in _KEYS and near:
-            raise MalformedError(f"unknown key {key!r}; did you mean {near[0]}? Known: {', '.join(_KEYS)}")
-
-
-def _no_number(word: str) -> None:
-    raise ValueError(f"{word} is no number of JSON")
-
-
-def _finite(word: str) -> float:
-    if not math.isfinite(number := float(word)):
-        raise ValueError(f"{word} is beyond what a float holds")
-    return number
-
-
-def _answer(asked: Mapping[str, Any], default: EngineVersion, *, suggest: bool) -> dict[str, Any]:
-    _refuse_misspelled(asked)
-    version = _version(asked.get("engine_version"), default)
-    launch = _launch(asked, version)
-    if asked.get("engine_version") is None:
-        version = launch.container.version or version
-    given = replace(launch, env={**launch.env, **_env(asked.get("env"))})
-    layout = _layout(launch, version)
-    cluster = _cluster(asked, layout)
-    visible = given.visible_gpus
-    server = Server(
-        model=_served(launch.model) if asked.get("model") is None and launch.model else _model(asked.get("model")),
-        cluster=cluster if visible is None else visible.of(cluster),
-        version=version,
-        env=given.env,
-    )
-    # Without a number of GPUs nobody has said that these are all there are: what is too large is told by `fits` alone.
-    decides = asked.get("n_gpus") is not None or asked.get("cluster") is not None
-    if launch.notation is not None:
-        told = document(check_layout(layout, server, suggest=suggest, memory_decides=decides))
-    else:
-        told = document(check_flags(launch.flags, server, suggest=suggest, memory_decides=decides))
-    notes = _notes(launch, server.model)
-    return {**told, "notes": notes} if notes else told
-
-
-def _notes(launch: Asked, model: Model) -> list[str]:
-    """What of the launch is left out of account: also another model that it names itself."""
-    named = launch.model or model_of(launch.flags)
-    try:
-        other = asking.served_elsewhere(named).model.name if named else model.name
-    except UserError:
-        other = model.name
-    said = f"the launch names {named}; it is judged for {model.name}, as the line's model says"
-    return [*([said] if other != model.name else []), *launch.notes]
-
-
-def _layout(launch: Asked, version: EngineVersion) -> Layout:
-    if launch.notation is not None:
-        return launch.notation.literal
-    try:
-        return from_argv(launch.flags, version).layout
-    except FlagError:
-        return Layout()
-
-
-def _version(word: Any, default: EngineVersion) -> EngineVersion:
-    if word is None:
-        return default
-    if not isinstance(word, str):
-        raise MalformedError(f"engine_version is a string, e.g. {str(NEWEST)!r} (got {word!r})")
-    return _parsed_version(word)
-
-
-@cache
-def _parsed_version(word: str) -> EngineVersion:
-    return EngineVersion.parse(word)
-
-
-def _launch(asked: Mapping[str, Any], version: EngineVersion) -> Asked:
-    flags, argv = asked.get("flags"), asked.get("argv")
-    if (flags is None) == (argv is None):
-        raise MalformedError("a line has either flags, an object, or argv, a string")
-    if flags is None:
-        return _one_launch(_shell_words(argv))
-    if not isinstance(flags, dict):
-        raise MalformedError(f"flags is an object, e.g. {{'tp-size': 8}} (got {flags!r})")
-    return Asked(flags=flags_from_mapping(flags, version))
-
-
-def _shell_words(argv: Any) -> tuple[str, ...]:
-    if isinstance(argv, list) and all(isinstance(word, str) for word in argv):
-        return tuple(argv)
-    if not isinstance(argv, str):
-        raise MalformedError(f"argv is a string, e.g. '--tp-size 8' (got {argv!r})")
-    try:
-        return tuple(shlex.split(argv))
-    except ValueError as error:
-        raise MalformedError(f"argv cannot be read as shell words: {error}") from None
-
-
-def _one_launch(words: tuple[str, ...]) -> Asked:
-    """Bare flags are judged as they are, whatever they hold; else it is a launch command or a notation."""
-    if not words or is_flag(words[0]):
-        return Asked(flags=words)
-    try:
-        launches = launches_of(words)
-    except MalformedError:
-        if said_of(words) or not any(map(is_flag, words)):
-            raise
-        return Asked(flags=words)
-    if len(launches) > 1:
-        raise MalformedError(f"argv starts {len(launches)} servers: one a line")
-    return launches[0]
-
-
-def _model(word: Any) -> Model:
-    if isinstance(word, dict):
-        word = word.get("name")
-    if not isinstance(word, str) or not word:
-        raise MalformedError("model is a name of the catalogue, a hub id or a folder, or an object with that as name")
-    return _served(word)
-
-
-@cache
-def _served(word: str) -> Model:
-    return asking.served(word).model
-
-
-def _gpu(word: Any) -> Gpu:
-    if not isinstance(word, str) or not word:
-        raise MalformedError("a line says gpu, a name of the catalogue (h200), or cluster (8xh200)")
-    return _found_gpu(word)
-
-
-@cache
-def _found_gpu(word: str) -> Gpu:
-    return load_gpu(word)
-
-
-def _cluster(asked: Mapping[str, Any], layout: Layout) -> Cluster:
-    """As many nodes as the launch says, with n_gpus GPUs in all; without a number, as many as it needs."""
-    word, num_gpus = asked.get("cluster"), asked.get("n_gpus")
-    if word is not None:
-        if asked.get("gpu") is not None or num_gpus is not None:
-            raise MalformedError("a line has either gpu and n_gpus, or cluster, e.g. 8xh200")
-        if not isinstance(word, str):
-            raise MalformedError(f"cluster is a string, e.g. 8xh200 (got {word!r})")
-        return parse_cluster(word)
-    gpu = _gpu(asked.get("gpu"))
-    # A launch with a size of 0 asks for no GPU, and whoever counts for it says so.
-    if num_gpus is not None and not num_gpus == layout.num_gpus == 0:
-        if type(num_gpus) is not int or not 1 <= num_gpus <= MOST_GPUS:
-            raise MalformedError(f"n_gpus is a count from 1 to {MOST_GPUS} (got {reprlib.repr(num_gpus)})")
-        # Equal nodes: GPUs that are left over help none of them.
-        nodes = min(max(layout.nnodes, 1), num_gpus)
-        return Cluster(gpu=gpu, gpus_per_node=num_gpus // nodes, num_nodes=nodes)
-    return Cluster(gpu=gpu, **layout.needed_nodes())
-
-
-def _env(env: Any) -> dict[str, str]:
-    if env is None:
-        return {}
-    if not isinstance(env, dict):
-        raise MalformedError(f"env is an object of names and values (got {env!r})")
-    return {str(name): str(value) for name, value in env.items()}
+            yield unanswered(number, asked, error)
+            continue
+        told = {"id": asked.get("id"), **document(judged.checked)}
+        yield Answer(fields={**told, "notes": list(judged.notes)} if judged.notes else told, is_answered=True)
 
 
 def write_answers(lines: Iterable[str | bytes], version: EngineVersion = NEWEST) -> Exit:

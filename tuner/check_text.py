@@ -32,7 +32,7 @@ def report(launch: CheckedLaunch) -> list[RenderableType]:
     """The whole answer, one fact a line."""
     checked = launch.checked
     return [
-        _title(launch),
+        title(launch),
         *(f"note: {note}" for note in launch.notes),
         *_violations(checked.verdict.violations),
         *_adjustments(checked),
@@ -50,15 +50,21 @@ def _chosen_if_read(checked: Checked) -> list[str]:
     return _chosen(checked) if is_read else []
 
 
-def _title(launch: CheckedLaunch) -> Text:
+def title(launch: CheckedLaunch) -> Text:
+    """The verdict, and of what, in one line."""
     checked = launch.checked
     verdict, server = checked.verdict, checked.server
-    title = Text(no_wrap=True, overflow="ignore")
-    title.append(str(verdict.status), style=_STYLES[verdict.status])
+    line = Text(no_wrap=True, overflow="ignore")
+    line.append(str(verdict.status), style=_STYLES[verdict.status])
     if verdict.violations:
-        title.append(verdict.violations[0].stage.after_illegal)
-    title.append(f": {launch.shown_flags} | {server.model.name} on {server.cluster.name}, SGLang {server.version}")
-    return title
+        line.append(verdict.violations[0].stage.after_illegal)
+    line.append(f": {launch.shown_flags} | {server.model.name} on {server.cluster.name}, SGLang {server.version}")
+    return line
+
+
+def silent_changes(checked: Checked) -> list[str]:
+    """What the engine makes of the launch without being asked."""
+    return [*_adjustments(checked), *_chosen_if_read(checked)]
 
 
 def _violations(violations: Sequence[Violation]) -> list[str]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 
 from cost_models.memory import memory
+from cost_models.memory_types import Memory
 from cost_models.memory_verdict import MEMORY_RULES, memory_violation
-from cost_models.prediction import Memory
 from cost_models.weights import leaves_draft_out, weight_bytes_at_construction
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
@@ -120,13 +120,13 @@ def check_layout(
             checked, weight_bytes_rank0=weight_bytes_at_construction(model, cluster.gpu, verdict.effective)
         )
     if checked.weight_bytes_rank0 is not None and _has_share(verdict.effective):
-        ended = memory_violation(model, cluster, verdict.effective)
+        ended = memory_violation(model, cluster, verdict.effective, version=server.version)
         if ended is not None and memory_decides:
             verdict = replace(verdict, violations=_in_order((*verdict.violations, ended)))
         checked = replace(
             checked,
             verdict=verdict,
-            memory=memory(model, cluster, verdict.effective),
+            memory=memory(model, cluster, verdict.effective, version=server.version),
             ended=ended,
         )
     return checked if verdict.is_legal or not suggest else _with_suggestions(checked)
@@ -186,10 +186,11 @@ def _progress(server: Server, room: _Room) -> Callable[[Layout], float | None]:
         place = how_far(launch)
         if place is not None or room is _Room.ANY:
             return place
-        ended = memory_violation(server.model, server.cluster, launch.effective)
+        ended = memory_violation(server.model, server.cluster, launch.effective, version=server.version)
         if ended is not None:
             return _BEYOND_RULES + _ORDER[ended.stage]
-        if room is _Room.POSSIBLE or memory(server.model, server.cluster, launch.effective).kv_tokens:
+        held = memory(server.model, server.cluster, launch.effective, version=server.version)
+        if room is _Room.POSSIBLE or held.kv_tokens:
             return None
         return _AT_THE_EDGE
 

@@ -76,6 +76,14 @@ def found_cluster(gpus: Sequence[FoundGpu]) -> Cluster | None:
     return None if known is None else Cluster(gpu=known, gpus_per_node=len(gpus))
 
 
+def holds(gpus: Sequence[FoundGpu], cluster: Cluster) -> bool:
+    """Whether these are enough GPUs of the cluster's kind; of one that the catalogue lacks, by the driver's name."""
+    here = found_cluster(gpus)
+    if here is None:
+        return {gpu.name for gpu in gpus} == {cluster.gpu.name} and len(gpus) >= cluster.gpus_per_node
+    return here.gpu.key == cluster.gpu.key and len(gpus) >= cluster.gpus_per_node
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledEngine:
     """version: what the engine's package says; `rules` is the version whose rules are applied to it."""

@@ -72,15 +72,36 @@ RULES: tuple[Rule, ...] = (
     ),
     _rule(
         Kind.OUT_OF_MEMORY,
-        r"Capture (?:cuda|CUDA) graph failed: (?:CUDA out of memory|.*OutOfMemoryError)",
+        r"ybrid \(mamba/linear-attention\) state cache|The DSV4 SWA pool cap .* leaves no room",
+        "mem_cache/kv_cache_configurator.py:3154, :3394; model_executor/pool_configurator.py:1680",
+        Stage.KV_POOL,
+        Direction.RAISE_FRACTION,
+    ),
+    # The KV pool is there and full: what is asked of it is too much.
+    _rule(
+        Kind.OUT_OF_MEMORY,
+        r"(?:Prefill|Decode) out of memory\. Try to lower your batch size",
+        "mem_cache/allocation.py:239, :613",
+        direction=Direction.FEWER_REQUESTS,
+    ),
+    _rule(
+        Kind.OUT_OF_MEMORY,
+        r"No space left for only one request",
+        "managers/schedule_batch.py of 0.5.6",
+        direction=Direction.FEWER_REQUESTS,
+    ),
+    _rule(
+        Kind.OUT_OF_MEMORY,
+        r"Capture (?:cuda|CUDA) graph failed: (?:(?:CUDA|HIP|NPU) out of memory|.*OutOfMemoryError)",
         "model_executor/runner/decode_cuda_graph_runner.py:603",
         Stage.GRAPHS,
         Direction.LOWER_FRACTION,
     ),
     _rule(
         Kind.OUT_OF_MEMORY,
-        r"CUDA out of memory|OutOfMemoryError|DefaultCPUAllocator: (?:can't|not enough)",
-        "torch: c10/cuda/CUDACachingAllocator.cpp, c10/core/CPUAllocator.cpp",
+        r"(?:CUDA|HIP|NPU|XPU|MUSA) out of memory|OutOfMemoryError|DefaultCPUAllocator: (?:can't|not enough)"
+        r"|allocation failed with OOM on device",
+        "torch: c10/cuda/CUDACachingAllocator.cpp, c10/core/CPUAllocator.cpp, and their vendors' likes",
     ),
     _rule(Kind.CRASHED, r"illegal memory access|cudaErrorIllegalAddress", "CUDA runtime, error 700"),
     _rule(Kind.HUNG, r"watchdog timeout", "managers/scheduler.py, forward watchdog"),
@@ -182,6 +203,7 @@ def _outcome_of(rule: Rule, cause: str, evidence: tuple[str, ...], exit_code: in
                 direction=rule.direction or _direction(where),
                 exit_code=exit_code,
                 shortfall_bytes=_shortfall_bytes(cause),
+                least_fraction=_least_fraction(cause),
                 evidence=evidence,
             )
         case Kind.CRASHED:
@@ -199,20 +221,37 @@ def _direction(stage: str) -> Direction:
     return Direction.SPLIT_FURTHER if stage in before_the_pool else Direction.LOWER_FRACTION
 
 
-_UNITS = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-_ALLOCATION = re.compile(
-    r"Tried to allocate ([\d.]+) (KiB|MiB|GiB).*?of which ([\d.]+) (bytes|KiB|MiB|GiB) is free", re.DOTALL
-)
+_UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
+_SIZE = r"([\d.]+) (bytes|KiB|MiB|GiB)"
+_WANTED = re.compile(rf"Tried to allocate {_SIZE}")
+_FREE = re.compile(rf"of which {_SIZE} is free|[;,] {_SIZE} free")
+_HELD = re.compile(rf"{_SIZE} total capacity[;,] {_SIZE} already allocated")
+_IN_BYTES = re.compile(r"trying to allocate (\d+) bytes \(free: (\d+)")
+_LEAST_FRACTION = re.compile(r"Raise --mem-fraction-static above (0\.\d+)")
 
 
 def _shortfall_bytes(cause: str) -> int | None:
-    """What torch says it wanted, less what it says was free; None where it does not say."""
-    found = _ALLOCATION.search(cause)
-    if found is None:
+    """What the allocator says it wanted, less what it says was free; None where it does not say."""
+    if found := _IN_BYTES.search(cause):
+        return max(int(found[1]) - int(found[2]), 1)
+    wanted = _WANTED.search(cause)
+    if wanted is None:
         return None
-    wanted = float(found[1]) * _UNITS[found[2]]
-    free = float(found[3]) * _UNITS.get(found[4], 1)
-    return max(round(wanted - free), 1)
+    if found := _FREE.search(cause):
+        number, unit = (part for part in found.groups() if part is not None)
+        free = float(number) * _UNITS[unit]
+    elif found := _HELD.search(cause):
+        free = float(found[1]) * _UNITS[found[2]] - float(found[3]) * _UNITS[found[4]]
+    else:
+        return None
+    missing = float(wanted[1]) * _UNITS[wanted[2]] - free
+    # A vendor that tells only what it has allocated, not what is cached, may seem to have room.
+    return max(round(missing), 1)
+
+
+def _least_fraction(cause: str) -> float | None:
+    found = _LEAST_FRACTION.search(cause)
+    return float(found[1]) if found else None
 
 
 def _first_exception(log: str) -> list[str]:

@@ -25,6 +25,7 @@ class Direction(StrEnum):
     RAISE_FRACTION = "raise mem_fraction_static"
     LOWER_FRACTION = "lower mem_fraction_static"
     SPLIT_FURTHER = "split the weights over more GPUs"
+    FEWER_REQUESTS = "run fewer or shorter requests; mem_fraction_static is not the matter"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,13 +66,17 @@ class Illegal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemory:
-    """shortfall_bytes: by how much, on the GPU that failed; None where the engine does not say."""
+    """shortfall_bytes: by how much, on the GPU that failed; None where the engine does not say.
+
+    least_fraction: the mem_fraction_static above which the engine says that it would go on; None where it names none.
+    """
 
     cause: str
     stage: str
     direction: Direction
     exit_code: int | None
     shortfall_bytes: int | None = None
+    least_fraction: float | None = None
     evidence: tuple[str, ...] = ()
     kind: Literal["out of memory"] = "out of memory"
 

@@ -56,10 +56,13 @@ _DIMENSIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """score: log of the predicted objective, larger is better, whatever the objective's direction."""
+    """score: log of the predicted objective, larger is better, whatever the objective's direction.
+    chance: that it works at all, as far as is known before any trial.
+    """
 
     layout: Layout
     score: float
+    chance: float = 1.0
 
 
 class LayoutSampler(BaseSampler):
@@ -75,6 +78,7 @@ class LayoutSampler(BaseSampler):
         if len(self._index) != len(candidates):
             raise ValueError("candidates must differ")
         self._prior = np.array([c.score for c in candidates])
+        self._chance = np.array([c.chance for c in candidates])
         self._features = _features(self._params, self._dimensions)
         self._noise = noise
         self._independent = RandomSampler(seed=0)
@@ -160,7 +164,7 @@ class LayoutSampler(BaseSampler):
         gain = expected_improvement(mean, believed.std, float(best))
         tried = np.array([i for i, _ in attempts], dtype=int)
         worked = np.array([w for _, w in attempts])
-        promise = gain * success_probability(self._features, tried, worked)
+        promise = gain * self._chance * success_probability(self._features, tried, worked)
         open_ = self.open_candidates(trials)
         known_twins = {self._family(i) for i, _ in measured}
         fresh = [i for i in open_ if self._family(i) not in known_twins]

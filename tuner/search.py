@@ -46,7 +46,9 @@ def run_study(
     Raises UserError before anything is started when a store cannot be used. Any other exception leaves the
     study resumable, its runs ended and no server behind.
     """
-    sampler = LayoutSampler([Scored(layout=f.requested, score=f.score) for f in sifted.fitting.values()])
+    sampler = LayoutSampler(
+        [Scored(layout=f.requested, score=f.score, chance=f.chance) for f in sifted.fitting.values()]
+    )
     with only_one(request):
         with while_stores_open(request):
             store = StudyStore(request, sampler)

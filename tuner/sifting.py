@@ -6,23 +6,31 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cost_models.estimate import predict, predict_if_it_fits
-from cost_models.prediction import DoesNotFit, Prediction
+from cost_models.estimate import predict_all, predict_if_it_fits
+from cost_models.memory_types import DoesNotFit
+from cost_models.prediction import Prediction
+from cost_models.setting import Setting
 from search_spaces.errors import CannotRunError
 from search_spaces.layout import Layout
 from search_spaces.space import Space
 from search_spaces.verdict import Stage
 from tuner.request import Request
 
+_TIGHT_CHANCE = 0.5
+"""Of a layout that leaves less outside the static fraction than graphs and activations are expected to need."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitting:
-    """score: log of the predicted objective, larger is better."""
+    """score: log of the predicted objective, larger is better. chance: that it starts and lasts, as far as the memory
+    model can tell.
+    """
 
     requested: Layout
     effective: Layout
     prediction: Prediction
     score: float
+    chance: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,19 +50,23 @@ def sift(request: Request, space: Space) -> Sifted:
     fitting: dict[Layout, Fitting] = {}
     does_not_fit: list[DoesNotFit] = []
     facts = (request.model, request.cluster)
-    for candidate in space.candidates:
-        estimate = predict(*facts, candidate.effective, request.workload)
+    setting = Setting(version=request.engine.version)
+    layouts = [candidate.effective for candidate in space.candidates]
+    estimates = predict_all(*facts, layouts, request.workload, setting=setting)
+    for candidate, predicted in zip(space.candidates, estimates, strict=True):
+        estimate = predicted
         if isinstance(estimate, DoesNotFit):
             is_baseline = candidate == space.baseline and estimate.stage is not Stage.WEIGHTS
             if candidate.requested != request.baseline and not is_baseline:
                 does_not_fit.append(estimate)
                 continue
-            estimate = predict_if_it_fits(*facts, candidate.effective, request.workload)
+            estimate = predict_if_it_fits(*facts, candidate.effective, request.workload, setting=setting)
         fitting[candidate.requested] = Fitting(
             requested=candidate.requested,
             effective=candidate.effective,
             prediction=estimate,
             score=_score(request, estimate),
+            chance=_TIGHT_CHANCE if estimate.memory.is_tight else 1.0,
         )
     if not fitting:
         least = min(does_not_fit, key=lambda d: d.shortfall_bytes)

@@ -12,8 +12,8 @@ from rich import box
 from rich.table import Table
 
 from cost_models.memory import fit, memory
+from cost_models.memory_types import DoesNotFit, Memory
 from cost_models.memory_verdict import SMALLEST_REQUEST, memory_violation
-from cost_models.prediction import DoesNotFit, Memory
 from cost_models.weights import leaves_draft_out
 from search_spaces.catalogue import parse_cluster
 from search_spaces.hardware import Cluster
@@ -77,7 +77,7 @@ def run(request: SpaceRequest, *, json_output: bool) -> Exit:
     space = enumerate_space(model, cluster, version, mem_fractions=(None,), pins=pins)
     # Where a pin excludes the baseline, it is no part of what was asked for.
     asked = [c for c in space.candidates if all(getattr(c.requested, name) == value for name, value in pins.items())]
-    weighed = sorted((_weighed(model, cluster, candidate) for candidate in asked), key=lambda each: each.order)
+    weighed = sorted((_weighed(model, cluster, version, candidate) for candidate in asked), key=lambda each: each.order)
     voice = Voice()
     if json_output:
         voice.document(json.dumps(_document(model, cluster, version, space, weighed), indent=2, allow_nan=False) + "\n")
@@ -125,13 +125,13 @@ def _cluster(word: str | None) -> Cluster:
     return detection.found_cluster(detection.found_gpus()) or parse_cluster(asking.STORY_CLUSTER)
 
 
-def _weighed(model: Model, cluster: Cluster, candidate: Candidate) -> Weighed:
+def _weighed(model: Model, cluster: Cluster, version: EngineVersion, candidate: Candidate) -> Weighed:
     run_as = candidate.effective
-    fitted = fit(model, cluster, run_as, SMALLEST_REQUEST)
+    fitted = fit(model, cluster, run_as, SMALLEST_REQUEST, version=version)
     return Weighed(
         candidate=candidate,
-        memory=memory(model, cluster, run_as),
-        ended=memory_violation(model, cluster, run_as),
+        memory=memory(model, cluster, run_as, version=version),
+        ended=memory_violation(model, cluster, run_as, version=version),
         least_fraction=fitted.least_fraction if isinstance(fitted, DoesNotFit) else None,
         leaves_draft_out=leaves_draft_out(model, run_as),
     )

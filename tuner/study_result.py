@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.prediction import DoesNotFit
+from cost_models.memory_types import DoesNotFit
 from search_spaces.space import Space
 from tuner.record import TrialRecord
 from tuner.request import Request

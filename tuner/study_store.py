@@ -7,8 +7,8 @@ mined for measurements from the storage alone.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from sqlalchemy.engine import Engine as SqlEngine
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
-from search_spaces.errors import UserError
+from search_spaces.errors import UnknownNameError, UserError
 from search_spaces.layout import Layout
 from tuner.outcome import (
     Crashed,
@@ -135,6 +135,7 @@ class StudyStore:
             self._study.set_user_attr("objective", str(objective))
             self._study.set_user_attr("space", request.space_key)
             self._study.set_user_attr("asked", f"{request.model.name} on {request.cluster.name}")
+            self._study.set_user_attr("load", asdict(request.workload))
         self._distributions = sampler.distributions
 
     def settle(self) -> list[TrialRecord]:
@@ -238,6 +239,42 @@ class StudyStore:
                 record = _record_of(t)
                 if t.state.is_finished() and record is not None and not record.reused_from:
                     yield f"{summary.study_name}#{t.number}", record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredStudy:
+    """asked: model and cluster, in words. load: the fields of its workload; empty where it was not kept."""
+
+    name: str
+    asked: str
+    load: Mapping[str, Any]
+    records: tuple[TrialRecord, ...]
+
+
+def stored_study(url: str, name: str) -> StoredStudy:
+    """A study that is there already, with the records of its finished trials; nothing is made or changed.
+
+    Raises UserError with the names that there are.
+    """
+    if url.startswith(_SQLITE) and not Path(url.removeprefix(_SQLITE)).exists():
+        raise UserError(f"there is no study storage {without_password(url)}: --storage says where it is")
+    storage = open_storage(url)
+    try:
+        found = {each.study_name: each for each in optuna.get_all_study_summaries(storage)}
+    except (StorageInternalError, SQLAlchemyError) as error:
+        raise UserError(
+            f"the study storage {without_password(url)} cannot be read, it may be damaged: {_first_line(error)}"
+        ) from None
+    if name not in found:
+        raise UnknownNameError("study", name, found)
+    trials = optuna.load_study(study_name=name, storage=storage).get_trials(deepcopy=False)
+    attrs = found[name].user_attrs
+    return StoredStudy(
+        name=name,
+        asked=str(attrs.get("asked", "")),
+        load=attrs.get("load", {}),
+        records=tuple(r for t in trials if t.state.is_finished() and (r := _record_of(t)) is not None),
+    )
 
 
 def _told(outcome: Outcome, value: float | None) -> tuple[TrialState, float | None]:

@@ -194,6 +194,14 @@ def trial_points(request: Request, record: TrialRecord) -> list[Point]:
             Point(name="sweep/predicted_output_tok_per_s", value=p.output_tok_per_s, step=p.concurrency),
             Point(name="sweep/predicted_tpot_ms", value=p.tpot_s * 1e3, step=p.concurrency),
             Point(name="sweep/predicted_ttft_ms", value=p.ttft_s * 1e3, step=p.concurrency),
+            Point(name="sweep/predicted_tpot_ms_low", value=p.tpot_interval_s.low * 1e3, step=p.concurrency),
+            Point(name="sweep/predicted_tpot_ms_high", value=p.tpot_interval_s.high * 1e3, step=p.concurrency),
+            Point(
+                name="sweep/predicted_output_tok_per_s_low", value=p.output_tok_per_s_interval.low, step=p.concurrency
+            ),
+            Point(
+                name="sweep/predicted_output_tok_per_s_high", value=p.output_tok_per_s_interval.high, step=p.concurrency
+            ),
         ]
     return points
 

@@ -43,6 +43,24 @@ class Voice:
         width = Console(file=self._out).width if self._out.isatty() else _WIDTH_OFF_TERMINAL
         return max(width - len(self.mark), 40)
 
+    @property
+    def is_coloured(self) -> bool:
+        """Whether `result` may use colours: somebody watches, and has not asked for none (NO_COLOR)."""
+        target = Console(file=self._out)
+        return self._out.isatty() and not target.no_color and target.color_system is not None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether `result` is to draw with ASCII alone: the stream holds no other letters, or the locale has none."""
+        locale = next(filter(None, map(os.environ.get, ("LC_ALL", "LC_CTYPE", "LANG"))), "")
+        if locale in {"C", "POSIX"}:
+            return True
+        try:
+            "█│▁".encode(self._out.encoding or "utf-8")
+        except (LookupError, UnicodeEncodeError):
+            return True
+        return False
+
     def live_console(self) -> Console:
         return Console(file=self._err, highlight=False)
 

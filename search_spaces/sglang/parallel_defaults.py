@@ -7,6 +7,7 @@ from typing import Any
 from search_spaces.layout import Layout
 from search_spaces.sglang.target import Target
 from search_spaces.sglang.version_facts import VersionFacts
+from search_spaces.sglang.versions import release_0_5
 
 EP_SPANNING_BACKENDS = frozenset(
     {
@@ -37,24 +38,24 @@ _UNFUSING_RUNNERS = frozenset(
 )
 _UNFUSING_BACKENDS = frozenset({"deepep_v2", "flashinfer", "flashinfer_megamoe"})
 
-_FUSING_ALL_REDUCE = frozenset(
-    {
-        "DeepseekV32ForCausalLM",
-        "DeepseekV3ForCausalLM",
-        "DeepseekV4ForCausalLM",
-        "Glm4MoeForCausalLM",
-        "GlmMoeDsaForCausalLM",
-        "GptOssForCausalLM",
-        "KimiK25ForConditionalGeneration",
-        "NemotronHForCausalLM",
-        "Qwen3MoeForCausalLM",
-        "Qwen3NextForCausalLM",
-        "Qwen3VLMoeForConditionalGeneration",
-        "Qwen3_5ForConditionalGeneration",
-        "Qwen3_5MoeForConditionalGeneration",
-    }
-)
-"""Architectures read here whose all-reduce FlashInfer fuses by default (arg_groups/overrides.py:901)."""
+_FUSING_ALL_REDUCE = {
+    "DeepseekV32ForCausalLM": 11,
+    "DeepseekV3ForCausalLM": 9,
+    "DeepseekV4ForCausalLM": 18,
+    "Glm4MoeForCausalLM": 9,
+    "GlmMoeDsaForCausalLM": 11,
+    "GptOssForCausalLM": 9,
+    "KimiK25ForConditionalGeneration": 9,
+    "MiMoV2FlashForCausalLM": 23,
+    "NemotronHForCausalLM": 14,
+    "Qwen3MoeForCausalLM": 9,
+    "Qwen3NextForCausalLM": 11,
+    "Qwen3VLMoeForConditionalGeneration": 14,
+    "Qwen3_5ForConditionalGeneration": 10,
+    "Qwen3_5MoeForConditionalGeneration": 10,
+}
+"""Architectures read here whose all-reduce FlashInfer fuses by default (arg_groups/overrides.py:929), with the 0.5
+release since which it does."""
 
 _MIMO_FUSION_SIZES = frozenset({2, 4, 8, 16})
 _CONSERVATIVENESS_FACTOR = 0.3
@@ -107,24 +108,32 @@ def deepseek_v4_limits(layout: Layout, target: Target) -> dict[str, Any]:
     return changes
 
 
-def all_reduce_fusion(layout: Layout, target: Target) -> dict[str, Any]:
-    """FlashInfer's fused all-reduce, on where plain tensor parallelism can use it (overrides.py:927)."""
+def all_reduce_fusion(layout: Layout, target: Target, facts: VersionFacts) -> dict[str, Any]:
+    """FlashInfer's fused all-reduce, on where plain tensor parallelism can use it (overrides.py:955).
+
+    Over several nodes since 0.5.14, on compute capability 10.x; not on the H20 before 0.5.13; 0.5.10 alone leaves
+    context-parallel attention out (server_args.py: line 1670 of 0.5.9, 2090 of 0.5.10).
+    """
     if layout.enforce_disable_flashinfer_allreduce_fusion:
         return {"flashinfer_allreduce_fusion_backend": None}
     if layout.flashinfer_allreduce_fusion_backend is not None:
         return {}
+    since = _FUSING_ALL_REDUCE.get(target.model.architecture)
+    if since is None or facts.version < release_0_5(since):
+        return {}
     is_mimo = target.model.architecture == "MiMoV2FlashForCausalLM"
-    suits = (
-        target.is_sm100 and layout.tp_size in _MIMO_FUSION_SIZES and layout.attn_cp_size == 1
-        if is_mimo
-        else target.model.architecture in _FUSING_ALL_REDUCE
+    if is_mimo and not (target.is_sm100 and layout.tp_size in _MIMO_FUSION_SIZES and layout.attn_cp_size == 1):
+        return {}
+    crosses_nodes = target.is_sm100 and facts.version >= release_0_5(14)
+    is_spared = (target.gpu.key == "h20" and facts.version < release_0_5(13)) or (
+        layout.attn_cp_size > 1 and facts.version == release_0_5(10)
     )
     if (
-        suits
-        and (target.is_sm90 or target.is_sm100)
+        (target.is_sm90 or target.is_sm100)
         and layout.tp_size > 1
         and layout.attn_dp_size <= 1
-        and (layout.nnodes == 1 or target.is_sm100)
+        and (layout.nnodes == 1 or crosses_nodes)
+        and not is_spared
         and layout.moe_a2a_backend == "none"
     ):
         return {"flashinfer_allreduce_fusion_backend": "cutedsl" if is_mimo else "auto"}

@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.compute import roofline_s
-from cost_models.constants import DEFAULT
-from cost_models.estimate import predict
-from cost_models.prediction import DoesNotFit, Prediction
+from cost_models.constants import DEFAULT, NAMES
+from cost_models.estimate import predict, predict_all
+from cost_models.memory_types import DoesNotFit
+from cost_models.prediction import Prediction
+from cost_models.setting import Client, ServingEngine, Setting
 from search_spaces.catalogue import load_model, model_names, parse_cluster
 from search_spaces.layout import Layout
 from search_spaces.sglang.rules import judge
@@ -61,13 +62,25 @@ def test_every_answer_is_finite_and_sound(model, cluster, layout, workload):
         assert "GiB" in answer.message
         return
     assert [point.concurrency for point in answer.points] == list(workload.concurrencies)
-    for point in answer.points:
-        for value in (point.tpot_s, point.ttft_s, point.output_tok_per_s):
-            assert math.isfinite(value)
-            assert value > 0
-    assert all(seconds >= 0 for _, seconds in answer.step.parts)
+    assert_sound(answer)
     # Nothing waits at concurrency 1, so the step by cause is the time per token.
     assert answer.step.total_s == pytest.approx(answer.points[0].tpot_s)
+
+
+def assert_sound(answer: Prediction) -> None:
+    for point in answer.points:
+        for value, interval in (
+            (point.tpot_s, point.tpot_interval_s),
+            (point.ttft_s, point.ttft_interval_s),
+            (point.output_tok_per_s, point.output_tok_per_s_interval),
+        ):
+            assert math.isfinite(interval.high)
+            assert 0 < interval.low < value < interval.high
+    for step in (answer.step, answer.peak_step, answer.prefill):
+        assert all(math.isfinite(seconds) and seconds >= 0 for _, seconds in step.parts)
+    for point, limit in zip(answer.points, answer.limits, strict=True):
+        assert limit.concurrency == point.concurrency
+        assert point.output_tok_per_s < limit.output_tok_per_s < math.inf
 
 
 @given(model=st.sampled_from(MODELS), cluster=st.sampled_from(CLUSTERS), layout=layouts(), workload=workloads)
@@ -87,6 +100,56 @@ def test_faster_memory_never_makes_a_token_slower(layout, workload, factor):
         assert all(b.tpot_s <= a.tpot_s for a, b in zip(before.points, after.points, strict=True))
 
 
+@given(
+    model=st.sampled_from(MODELS),
+    cluster=st.sampled_from(CLUSTERS),
+    some=st.lists(layouts(), min_size=2, max_size=6),
+    workload=workloads,
+)
+def test_layouts_predicted_together_get_what_each_gets_alone(model, cluster, some, workload):
+    facts = load_model(model), parse_cluster(cluster)
+    together = predict_all(*facts, some, workload)
+    for layout, answer in zip(some, together, strict=True):
+        alone = predict(*facts, layout, workload)
+        if isinstance(answer, DoesNotFit):
+            assert answer == alone
+            continue
+        assert isinstance(alone, Prediction)
+        assert (answer.memory, answer.all_reduce, answer.unproven) == (alone.memory, alone.all_reduce, alone.unproven)
+        assert dict(answer.step.parts) == pytest.approx(dict(alone.step.parts), rel=1e-12)
+        for one, other in zip(answer.points, alone.points, strict=True):
+            assert (one.tpot_s, one.ttft_s, one.tpot_interval_s.high) == pytest.approx(
+                (other.tpot_s, other.ttft_s, other.tpot_interval_s.high), rel=1e-12
+            )
+
+
+COLLECTIVES = ("attention all-reduce", "MLP all-reduce", "expert exchange", "pipeline hops")
+
+
+@pytest.mark.parametrize("model", ["qwen3-30b-a3b", "gpt-oss-120b", "glm-4.5-air-fp8"])
+def test_a_layout_on_one_gpu_sends_nothing(model):
+    alone = predict(load_model(model), parse_cluster("1xb200"), Layout(mem_fraction_static=0.85), Workload())
+    assert isinstance(alone, Prediction)
+    for step in (alone.step, alone.prefill):
+        assert [dict(step.parts)[name] for name in COLLECTIVES] == [0, 0, 0, 0]
+
+
+def test_each_way_of_splitting_sends_in_its_own_way():
+    """Which messages a layout has, by the kind of split."""
+
+    def sent(**sizes):
+        layout = Layout(mem_fraction_static=0.85, chunked_prefill_size=8192, **sizes)
+        answer = predict(load_model("qwen3-235b-a22b-fp8"), parse_cluster("8xh200"), layout, Workload())
+        assert isinstance(answer, Prediction)
+        return {name for name in COLLECTIVES if dict(answer.step.parts)[name] > 0}
+
+    assert sent(tp_size=8) == {"attention all-reduce", "MLP all-reduce"}
+    assert sent(tp_size=8, attn_dp_size=8) == {"MLP all-reduce"}
+    assert sent(tp_size=8, attn_dp_size=8, ep_size=8, moe_a2a_backend="deepep") == {"expert exchange"}
+    assert sent(tp_size=4, pp_size=2) == {"attention all-reduce", "MLP all-reduce", "pipeline hops"}
+    assert sent(tp_size=4, dp_size=2) == {"attention all-reduce", "MLP all-reduce"}
+
+
 @pytest.mark.parametrize(
     ("model", "cluster"),
     [
@@ -98,13 +161,13 @@ def test_faster_memory_never_makes_a_token_slower(layout, workload, factor):
 )
 def test_every_legal_layout_gets_an_answer_and_more_memory_never_costs_throughput(model, cluster):
     served, machines = load_model(model), parse_cluster(cluster)
+    effective = [candidate.effective for candidate in enumerate_space(served, machines, NEWEST).candidates]
     best: dict[Layout, list[tuple[float, float]]] = {}
-    for candidate in enumerate_space(served, machines, NEWEST).candidates:
-        answer = predict(served, machines, candidate.effective, Workload())
+    for layout, answer in zip(effective, predict_all(served, machines, effective, Workload()), strict=True):
         if isinstance(answer, Prediction):
-            same = replace(candidate.effective, mem_fraction_static=None)
-            peak = max(point.output_tok_per_s for point in answer.points)
-            best.setdefault(same, []).append((answer.memory.mem_fraction_static, peak))
+            assert_sound(answer)
+            same = replace(layout, mem_fraction_static=None)
+            best.setdefault(same, []).append((answer.memory.mem_fraction_static, answer.peak.output_tok_per_s))
     assert len(best) > 5
     for points in best.values():
         assert all(a <= b * (1 + 1e-9) for (_, a), (_, b) in pairwise(sorted(points)))
@@ -133,63 +196,76 @@ def test_a_full_kv_cache_makes_requests_wait_but_not_tokens():
     assert answer.points[2].ttft_s > 2 * answer.points[1].ttft_s
 
 
-def test_the_norm_of_a_roofline_lies_between_the_longer_part_and_the_sum():
-    assert roofline_s(3.0, 4.0, 1.0) == pytest.approx(7.0)
-    assert roofline_s(3.0, 4.0, 2.0) == pytest.approx(5.0)
-    assert 4.0 <= roofline_s(3.0, 4.0, 50.0) < 4.01
-
-
 def test_every_constant_matters_to_some_prediction():
-    """A constant that nothing reads would be calibrated in vain."""
-    model, cluster = load_model("deepseek-v3"), parse_cluster("8xh200")
+    """A constant that nothing reads would be fitted in vain."""
     layout = Layout(tp_size=8, ep_size=8, mem_fraction_static=0.8)
-    workload = Workload(input_tokens=8192, output_tokens=1024, concurrencies=(1, 64, 256))
-    usual = predict(model, cluster, layout, workload)
-    for name in type(DEFAULT).__dataclass_fields__:
-        moved = predict(model, cluster, layout, workload, replace(DEFAULT, **{name: 1.1 * getattr(DEFAULT, name)}))
-        assert moved != usual, name
+    workload = Workload(input_tokens=8192, output_tokens=1024, concurrencies=(1, 64, 1024))
+    cases = [
+        ("8xh200", Setting(release=9)),
+        ("8xb200", Setting(client=Client.INFERENCEX)),
+        ("8xh200", Setting(engine=ServingEngine.VLLM)),
+        ("8xh200", Setting(engine=ServingEngine.TRTLLM)),
+    ]
+
+    def answers(constants):
+        return [
+            predict(
+                load_model("deepseek-v3"),
+                parse_cluster(cluster),
+                layout,
+                workload,
+                setting=setting,
+                constants=constants,
+            )
+            for cluster, setting in cases
+        ]
+
+    usual = answers(DEFAULT)
+    for name in NAMES:
+        assert answers(replace(DEFAULT, **{name: 1.1 * getattr(DEFAULT, name)})) != usual, name
 
 
-def kimi_on_eight_rtx(layout: Layout) -> Prediction:
-    # The measured workload is not known; 1000 in and 512 out at 256 in flight is near the reported peaks.
-    workload = Workload(input_tokens=1000, output_tokens=512, concurrencies=(1, 256))
-    answer = predict(load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000"), layout, workload)
-    assert isinstance(answer, Prediction)
-    return answer
-
-
-def test_kimi_on_eight_pcie_cards_peaks_in_the_measured_order():
-    """Measured on eight RTX PRO 6000: TP8 EP8 961 tok/s at its peak, TP8 808, PP8 396."""
-    measured = {
-        Layout(tp_size=8, ep_size=8, mem_fraction_static=0.94, chunked_prefill_size=8192): 961,
-        Layout(tp_size=8, mem_fraction_static=0.94, chunked_prefill_size=8192): 808,
-        Layout(pp_size=8, mem_fraction_static=0.94, chunked_prefill_size=8192): 396,
-    }
-    predicted = {layout: kimi_on_eight_rtx(layout).points[-1].output_tok_per_s for layout in measured}
-    assert sorted(predicted, key=predicted.__getitem__) == sorted(measured, key=measured.__getitem__)
-    for layout, tok_per_s in measured.items():
-        assert predicted[layout] == pytest.approx(tok_per_s, rel=0.25), layout.label
-
-
-def test_kimi_alone_on_eight_pcie_cards_runs_near_the_measured_speed():
-    """Measured at concurrency 1: TP8 EP8 65.3 tok/s, PP8 36.9.
-
-    Plain TP8's 26.3 is left out: no layout term explains it, the all-reduce path of that host does.
-    """
-    experts = kimi_on_eight_rtx(Layout(tp_size=8, ep_size=8, mem_fraction_static=0.94))
-    assert 1 / experts.points[0].tpot_s == pytest.approx(65.3, rel=0.1)
-    pipeline = kimi_on_eight_rtx(Layout(pp_size=8, mem_fraction_static=0.94))
-    assert 1 / pipeline.points[0].tpot_s == pytest.approx(36.9, rel=0.3)
-    assert dict(experts.step.parts)["communication"] > 0
-    assert dict(pipeline.step.parts)["communication"] == 0
+def test_speculative_decoding_gains_what_is_accepted_and_pays_for_what_is_verified():
+    model, cluster = load_model("deepseek-v3"), parse_cluster("8xh200")
+    plain = Layout(tp_size=8, mem_fraction_static=0.8)
+    drafting = replace(
+        plain,
+        speculative_algorithm="EAGLE",
+        speculative_num_steps=3,
+        speculative_eagle_topk=1,
+        speculative_num_draft_tokens=4,
+    )
+    for accepted in (1.0, 2.6):
+        workload = Workload(concurrencies=(1, 16), acceptance_length=accepted)
+        one, other = (predict(model, cluster, layout, workload) for layout in (plain, drafting))
+        assert isinstance(one, Prediction)
+        assert isinstance(other, Prediction)
+        assert dict(other.step.parts)["drafting"] > 0
+        assert other.step.total_s > one.step.total_s
+        assert other.points[0].tpot_s == pytest.approx(other.step.total_s / accepted)
+        # A plain layout gains nothing from an acceptance length.
+        assert one.points[0].tpot_s == pytest.approx(one.step.total_s)
+        assert "speculative decoding" in other.unproven
 
 
 @pytest.mark.parametrize("name", model_names())
-def test_every_model_of_the_catalogue_has_a_time_or_does_not_fit(name):
-    model, cluster = load_model(name), parse_cluster("8xb200")
-    for asked in (Layout(tp_size=8), Layout(tp_size=4, pp_size=2), Layout(tp_size=8, attn_dp_size=8, ep_size=8)):
-        verdict = judge(asked, model, cluster, suggest=False)
-        if verdict.violations:
-            continue
-        predicted = predict(model, cluster, verdict.effective, Workload())
-        assert isinstance(predicted, DoesNotFit) or all(point.output_tok_per_s > 0 for point in predicted.points)
+def test_every_model_of_the_catalogue_has_a_sound_prediction_or_does_not_fit(name):
+    model = load_model(name)
+    for cluster in map(parse_cluster, ("8xb200", "8xrtx-pro-6000")):
+        legal = []
+        for asked in (
+            Layout(tp_size=8),
+            Layout(tp_size=4, pp_size=2),
+            Layout(tp_size=2, dp_size=4),
+            Layout(tp_size=8, attn_dp_size=8, ep_size=8),
+            Layout(tp_size=8, attn_dp_size=8, ep_size=8, moe_a2a_backend="deepep"),
+            Layout(tp_size=8, ep_size=4),
+        ):
+            verdict = judge(asked, model, cluster, suggest=False)
+            if not verdict.violations:
+                legal.append(verdict.effective)
+        for answer in predict_all(model, cluster, legal, Workload()):
+            if isinstance(answer, Prediction):
+                assert_sound(answer)
+            else:
+                assert answer.shortfall_bytes > 0

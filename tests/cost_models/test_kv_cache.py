@@ -6,7 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.kv_cache import kv_bytes_per_token, state_bytes_per_request
+from cost_models.kv_cache import (
+    kv_bytes_per_token,
+    kv_bytes_per_token_layer,
+    layer_kv_bytes,
+    state_bytes_per_request,
+)
 from cost_models.memory import memory
 from search_spaces.catalogue import load_gpu, load_model, model_names, parse_cluster
 from search_spaces.layout import Layout
@@ -36,7 +41,7 @@ H200 = load_gpu("h200")
 )
 def test_a_token_takes_what_the_engine_counts_for_it(name, attn_tp, size):
     model = load_model(name)
-    assert kv_bytes_per_token(model, H200, attn_tp, model.blocks) == pytest.approx(size)
+    assert kv_bytes_per_token(model, H200, attn_tp, model.blocks, dtype="bfloat16") == pytest.approx(size)
 
 
 @pytest.mark.parametrize(
@@ -70,3 +75,41 @@ def test_pipeline_stages_together_keep_what_one_stage_keeps(name, attn_tp):
     half = model.num_layers // 2
     parts = [kv_bytes_per_token(model, H200, attn_tp, some) for some in (model.blocks[:half], model.blocks[half:])]
     assert sum(parts) == pytest.approx(kv_bytes_per_token(model, H200, attn_tp, model.blocks))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "size"),
+    [("auto", 1024), ("bfloat16", 1024), ("fp8_e4m3", 512), ("fp8_e5m2", 512), ("mxfp8", 528), ("nvfp4", 288)],
+)
+def test_a_kv_cache_of_another_type_takes_so_much_less(dtype, size):
+    # Two KV heads of 128 on each of two ranks, keys and values; MXFP8 has a scale for 32 numbers, NVFP4 one for 16.
+    assert kv_bytes_per_token_layer(load_model("qwen3-30b-a3b"), H200, 2, dtype=dtype) == size
+
+
+def test_latents_in_fp8_are_half_as_large():
+    model = load_model("kimi-k2.6")
+    assert [kv_bytes_per_token_layer(model, H200, 8, dtype=dtype) for dtype in ("auto", "fp8_e4m3")] == [1152, 576]
+
+
+def test_sparse_attention_off_tensorrt_keeps_scales_and_an_unquantised_rotary_part():
+    # 512 + 4 scales of 4 bytes + 64 in BF16, and 132 of the indexer (mem_cache/kv_cache_configurator.py:3458).
+    model = load_model("deepseek-v32")
+    assert kv_bytes_per_token_layer(model, H200, 8, dtype="fp8_e4m3") == 656 + 132
+
+
+@pytest.mark.parametrize(
+    ("name", "is_fp8"),
+    [("kimi-k2.6-nvfp4", True), ("deepseek-v3.1-nvfp4", True), ("deepseek-v3-nvfp4", False), ("kimi-k2.6", False)],
+)
+def test_modelopt_checkpoints_that_ask_for_an_fp8_cache_get_one(name, is_fp8):
+    assert kv_bytes_per_token_layer(load_model(name), H200, 8) == (576 if is_fp8 else 1152)
+
+
+@given(name=st.sampled_from(model_names()), attn_tp=st.sampled_from([1, 2, 4, 8]))
+def test_rows_and_keys_are_never_negative(name, attn_tp):
+    model = load_model(name)
+    for block in model.block_kinds:
+        if block.kv is not None:
+            row, keys = layer_kv_bytes(model, H200, block.kv, attn_tp, "auto")
+            assert row > 0
+            assert keys >= 0

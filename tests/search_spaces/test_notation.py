@@ -49,6 +49,10 @@ SIZE = st.sampled_from([1, 2, 4, 8])
         ep_size=SIZE,
         moe_dp_size=SIZE,
         mem_fraction_static=st.sampled_from([None, 0.8, 0.94]),
+        disable_custom_all_reduce=st.booleans(),
+        enforce_disable_flashinfer_allreduce_fusion=st.booleans(),
+        enable_mscclpp=st.booleans(),
+        enable_torch_symm_mem=st.booleans(),
     )
 )
 def test_a_layouts_own_label_is_a_notation_of_it(layout):

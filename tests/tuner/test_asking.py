@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from search_spaces.catalogue import parse_cluster
 from search_spaces.errors import UserError
+from search_spaces.hardware import Fabric, Route
 from search_spaces.sglang.versions import NEWEST
 from tuner import asking
 
@@ -223,3 +226,10 @@ def test_a_baseline_is_layout_flags_only(text: str) -> None:
 def test_a_ladder_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--concurrency"):
         asking.concurrencies_of(text)
+
+
+def test_a_cluster_file_brings_what_was_measured(tmp_path: Path) -> None:
+    box = tmp_path / "box.json"
+    box.write_text('{"gpu": "h200", "gpus_per_node": 4, "fabric": {"source": "by hand", "route": "nvlink"}}')
+    cluster = choose(cluster_word=str(box)).cluster
+    assert cluster == replace(parse_cluster("4xh200"), fabric=Fabric(source="by hand", route=Route.NVLINK))

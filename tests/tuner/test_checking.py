@@ -147,7 +147,7 @@ def test_most_topics_are_shown_by_a_recorded_refusal() -> None:
 
 def test_what_check_advises_is_what_space_lists_and_no_suggestion_is_at_the_edge() -> None:
     checked = check("--tp 8")
-    assert checked.verdict.violations[0].message.endswith("raise --mem-fraction-static to at least 0.774")
+    assert checked.verdict.violations[0].message.endswith("raise --mem-fraction-static to at least 0.775")
     for near in checked.verdict.suggestions:
         again = check_layout(near, checked.server, suggest=False)
         assert again.fits

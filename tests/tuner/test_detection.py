@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from tuner.detection import found_cluster, installed_engine, known_gpu, parse_gpus
+from search_spaces.catalogue import load_gpu, parse_cluster
+from search_spaces.hardware import Cluster
+from tuner.detection import found_cluster, holds, installed_engine, known_gpu, parse_gpus
 
 
 @pytest.mark.parametrize(
@@ -43,6 +46,23 @@ def test_a_box_of_equal_gpus_is_a_cluster_and_a_mixed_one_is_not() -> None:
     assert cluster.name == "8xh200"
     assert found_cluster(parse_gpus("NVIDIA H200, 143771\nNVIDIA L40S, 46068\n")) is None
     assert found_cluster(()) is None
+
+
+def test_a_cluster_s_gpus_are_held_by_kind_and_count() -> None:
+    gpus = parse_gpus("NVIDIA H200, 143771\n" * 8)
+    assert holds(gpus, parse_cluster("8xh200"))
+    assert holds(gpus, parse_cluster("4xh200"))
+    assert not holds(gpus[:4], parse_cluster("8xh200"))
+    assert not holds(gpus, parse_cluster("8xh100"))
+    assert not holds((), parse_cluster("8xh200"))
+
+
+def test_a_gpu_that_a_file_describes_is_held_by_the_driver_s_name() -> None:
+    mine = replace(load_gpu("rtx-4090"), key="mine", name="NVIDIA RTX A6000")
+    gpus = parse_gpus("NVIDIA RTX A6000, 49140\n" * 2)
+    assert holds(gpus, Cluster(gpu=mine, gpus_per_node=2))
+    assert not holds(gpus, Cluster(gpu=mine, gpus_per_node=4))
+    assert not holds(gpus, parse_cluster("2xrtx-4090"))
 
 
 def test_what_is_no_list_of_gpus_holds_none() -> None:

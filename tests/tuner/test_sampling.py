@@ -193,3 +193,10 @@ def test_equal_candidates_are_refused() -> None:
         LayoutSampler([Scored(layout=LAYOUTS[0], score=1.0), twin])
     with pytest.raises(ValueError, match="at least one"):
         LayoutSampler([])
+
+
+def test_of_twins_the_one_that_may_run_out_of_memory_comes_last():
+    safe, tight = (Layout(tp_size=8, mem_fraction_static=fraction) for fraction in (0.9, 0.94))
+    sampler = LayoutSampler([Scored(layout=tight, score=2.0001, chance=0.5), Scored(layout=safe, score=2.0)])
+    study = optuna.create_study(sampler=sampler, direction="maximize")
+    assert sampler.layout_of(study.ask(sampler.distributions).params) == safe

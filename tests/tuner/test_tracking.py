@@ -23,11 +23,13 @@ import requests
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.prediction import Memory, Prediction, ServingPoint, StepTime
+from cost_models.memory_types import Memory
+from cost_models.prediction import Interval, Limit, Prediction, ServingPoint, StepTime
 from search_spaces.catalogue import load_model, parse_cluster
 from search_spaces.errors import UserError
 from search_spaces.layout import Layout
 from search_spaces.model import Component
+from search_spaces.sglang.all_reduce import AllReducePath
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.workload import Workload
 from tuner import ui
@@ -82,6 +84,20 @@ def a_request(folder: Path, *, engine: Engine = REAL, study: str = "", **changes
     return replace(request, **changes)  # type: ignore[arg-type]
 
 
+def point(concurrency: int, ttft_s: float, tpot_s: float, output_tok_per_s: float) -> ServingPoint:
+    """With intervals of a factor 2 either way."""
+    ttft, tpot, rate = (Interval(low=value / 2, high=2 * value) for value in (ttft_s, tpot_s, output_tok_per_s))
+    return ServingPoint(
+        concurrency=concurrency,
+        ttft_s=ttft_s,
+        tpot_s=tpot_s,
+        output_tok_per_s=output_tok_per_s,
+        ttft_interval_s=ttft,
+        tpot_interval_s=tpot,
+        output_tok_per_s_interval=rate,
+    )
+
+
 PREDICTION = Prediction(
     layout=EFFECTIVE,
     memory=Memory(
@@ -94,12 +110,12 @@ PREDICTION = Prediction(
         kv_tokens=250_000,
         kv_replicas=1,
     ),
+    all_reduce=AllReducePath.NCCL,
     step=StepTime(parts=(("experts", 0.012), ("attention", 0.003))),
-    points=(
-        ServingPoint(concurrency=1, ttft_s=0.2, tpot_s=0.015, output_tok_per_s=60.0),
-        ServingPoint(concurrency=4, ttft_s=0.4, tpot_s=0.02, output_tok_per_s=180.0),
-        ServingPoint(concurrency=16, ttft_s=0.8, tpot_s=0.025, output_tok_per_s=480.0),
-    ),
+    peak_step=StepTime(parts=(("experts", 0.02), ("attention", 0.005))),
+    prefill=StepTime(parts=(("experts", 0.1),)),
+    points=(point(1, 0.2, 0.015, 60.0), point(4, 0.4, 0.02, 180.0), point(16, 0.8, 0.025, 480.0)),
+    limits=tuple(Limit(concurrency=c, output_tok_per_s=1000.0 * c, bound_by="compute") for c in (1, 4, 16)),
 )
 
 

@@ -48,7 +48,8 @@ def search(
     cluster: Annotated[
         str | None,
         typer.Option(
-            help="GPUs, e.g. 8xrtx-pro-6000 or 2x8xh200. Default: what is found here, else 8xrtx-pro-6000.",
+            help="GPUs, e.g. 8xrtx-pro-6000 or 2x8xh200, or a JSON file of them. Default: what is found here, "
+            "else 8xrtx-pro-6000.",
             metavar="CLUSTER",
         ),
     ] = None,
@@ -194,7 +195,12 @@ def search(
     pins = asking.pins_of(pin or ())
     budget_s = asking.budget_s_of(budget)
     space = enumerate_space(
-        served.model, chosen.cluster, version, pins=pins, extra=() if current is None else (current,)
+        served.model,
+        chosen.cluster,
+        version,
+        pins=pins,
+        extra=() if current is None else (current,),
+        all_reduce_paths=True,
     )
     from tuner.request import Request, space_key  # noqa: PLC0415
 

@@ -1,0 +1,150 @@
+"""What measurements of some layouts say of the predictions of all: normal regression on the logarithm of the residual.
+
+The prior covariance of two predictions is what they have in common (`cost_models.uncertainty`): the campaign, each
+unproven trait, the collectives' path, the layout, the lengths, and nearby concurrencies of one sweep. Measured
+residuals condition it in closed form (C. E. Rasmussen, C. K. I. Williams, Gaussian Processes for Machine Learning,
+2006, eq. 2.25-2.26).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.routing import Floats
+from cost_models.uncertainty import CAMPAIGN, LAYOUT, LENGTHS, NOISE, SHAPE, Deviations, Trait
+from search_spaces.layout import Layout
+
+_SHAPE_LENGTH = 1.5
+"""Natural logarithms of concurrency over which residuals of one sweep lose their likeness."""
+
+
+class Applied(NamedTuple):
+    """factor: on the prediction. deviation: of the logarithm of measured over predicted that is left, where that is
+    above zero; below it is smaller by `fast_share`.
+    """
+
+    factor: Floats
+    deviation: Floats
+    fast_share: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Sweep:
+    """One layout's predictions at some concurrencies of a load.
+
+    lengths: input and output tokens. collectives, saved: deviation of the time per token that comes from slower, and
+    from faster, collectives than assumed, at each concurrency.
+    """
+
+    layout: Layout
+    lengths: tuple[int, int]
+    traits: Mapping[Trait, Deviations]
+    concurrencies: Sequence[float]
+    collectives: Floats
+    saved: Floats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Residuals:
+    """Logarithms of measured over predicted, one for each concurrency of a sweep; NaN where not measured."""
+
+    sweep: Sweep
+    tpot: tuple[float, ...]
+    ttft: tuple[float, ...]
+
+    def of(self, which: int) -> tuple[float, ...]:
+        return self.ttft if which else self.tpot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calibration:
+    """Residuals of finished measurements of one model on one cluster."""
+
+    residuals: tuple[Residuals, ...] = ()
+
+    @property
+    def num_points(self) -> int:
+        return int(sum(np.sum(~np.isnan(each.tpot)) for each in self.residuals))
+
+    def applied(self, sweeps: Sequence[Sweep]) -> tuple[Applied, Applied]:
+        """For the time per output token and to first token: arrays of shape (sweeps, concurrencies)."""
+        return self._of(0, sweeps), self._of(1, sweeps)
+
+    def _of(self, which: int, sweeps: Sequence[Sweep]) -> Applied:
+        fixed = np.array([[_variance(which, sweep)] for sweep in sweeps])
+        sent = which == 0
+        prior = fixed + sent * np.square([sweep.collectives for sweep in sweeps])
+        fast_share = np.sqrt((fixed + sent * np.square([sweep.saved for sweep in sweeps])) / prior)
+        noise = NOISE[which] ** 2
+        found = self._found(which)
+        known = ~np.isnan(found)
+        if not np.any(known):
+            return Applied(np.ones_like(prior), np.sqrt(prior + noise), fast_share)
+        given = self._given(which, known)
+        means = np.empty_like(prior)
+        variances = np.empty_like(prior)
+        for row, sweep in enumerate(sweeps):
+            shared = self._shared(which, sweep, known)
+            weights = np.linalg.solve(given, shared.T).T
+            means[row] = weights @ found[known]
+            variances[row] = prior[row] - np.sum(weights * shared, axis=1)
+        return Applied(np.exp(means), np.sqrt(np.maximum(variances, 0.0) + noise), fast_share)
+
+    def ratio_deviation(self, one: Sweep, place: int, other: Sweep, other_place: int) -> float:
+        """Of the logarithm of two measured times per token, each at a place among its sweep's concurrencies, beyond
+        what is predicted of their ratio: what both have in common falls out of it.
+        """
+        own = _covariance(0, one, one)[place, place] + _covariance(0, other, other)[other_place, other_place]
+        variance = own - 2 * _covariance(0, one, other)[place, other_place]
+        known = ~np.isnan(self._found(0))
+        if np.any(known):
+            apart = self._shared(0, one, known)[place] - self._shared(0, other, known)[other_place]
+            variance -= apart @ np.linalg.solve(self._given(0, known), apart)
+        return float(np.sqrt(np.maximum(variance, 0.0) + 2 * NOISE[0] ** 2))
+
+    def _found(self, which: int) -> Floats:
+        return np.array([value for each in self.residuals for value in each.of(which)], dtype=np.float64)
+
+    def _given(self, which: int, known: NDArray[np.bool_]) -> Floats:
+        """Covariance of the known measurements."""
+        measured = [each.sweep for each in self.residuals]
+        given = np.block([[_covariance(which, a, b) for b in measured] for a in measured])[np.ix_(known, known)]
+        return np.asarray(given + NOISE[which] ** 2 * np.eye(len(given)))
+
+    def _shared(self, which: int, sweep: Sweep, known: NDArray[np.bool_]) -> Floats:
+        """Covariance of a sweep's predictions with the known measurements."""
+        return np.concatenate([_covariance(which, sweep, each.sweep) for each in self.residuals], axis=1)[:, known]
+
+
+NO_CALIBRATION = Calibration()
+
+
+def _variance(which: int, sweep: Sweep) -> float:
+    """What does not depend on concurrency."""
+    return _COMMON[which] + sum(each[which] ** 2 for each in sweep.traits.values())
+
+
+_COMMON = tuple(sum(each[which] ** 2 for each in (CAMPAIGN, LAYOUT, LENGTHS, SHAPE)) for which in (0, 1))
+
+
+def _covariance(which: int, one: Sweep, other: Sweep) -> Floats:
+    """Of shape (concurrencies of one, concurrencies of the other)."""
+    common = CAMPAIGN[which] ** 2
+    common += sum(
+        one.traits[trait][which] * other.traits[trait][which] for trait in one.traits if trait in other.traits
+    )
+    same_layout = one.layout == other.layout
+    same_lengths = one.lengths == other.lengths
+    common += LAYOUT[which] ** 2 * same_layout + LENGTHS[which] ** 2 * (same_layout and same_lengths)
+    covariance = np.full((len(one.concurrencies), len(other.concurrencies)), common)
+    if which == 0:
+        covariance += np.outer(one.collectives, other.collectives)
+    if same_layout and same_lengths:
+        apart = np.subtract.outer(np.log(one.concurrencies), np.log(other.concurrencies)) / _SHAPE_LENGTH
+        covariance += SHAPE[which] ** 2 * np.exp(-0.5 * apart**2)
+    return covariance

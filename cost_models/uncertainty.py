@@ -1,0 +1,133 @@
+"""How far a measurement may lie from a prediction: one log-normal deviation for each thing that is not known.
+
+A deviation is the standard deviation of the natural logarithm of measured over predicted. What two layouts have in
+common (a campaign, attention data parallelism, a link nobody measured) moves both by the same factor, which is what
+`cost_models.calibration` learns from; independent deviations add in squares.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from cost_models.communication import path_uncertainty
+from cost_models.routing import Floats
+from cost_models.setting import ServingEngine, Setting
+from cost_models.work import NEWEST_MEASURED, OLDEST_MEASURED
+from search_spaces.hardware import Cluster, LinkKind
+from search_spaces.layout import Layout
+from search_spaces.model import Model
+from search_spaces.sglang.all_reduce import AllReducePath
+
+Z = 1.96
+"""Deviations either way that hold 95 % of a normal distribution."""
+
+
+class Trait(StrEnum):
+    """What the predictions of layouts may have in common that is not known."""
+
+    CAMPAIGN = "campaign"
+    ATTENTION_DP = "attention data parallelism"
+    PIPELINE = "pipeline parallelism"
+    CONTEXT_PARALLEL = "context parallelism"
+    EXCHANGE = "an all-to-all backend"
+    MOE_DP = "MoE data parallelism"
+    NODES = "several nodes"
+    ARCHITECTURE = "an architecture of which few measurements are known"
+    GPU = "a GPU of which no serving measurement is known"
+    RELEASE = "a release that was not measured"
+    SPECULATION = "speculative decoding"
+    HOST = "CPUs"
+
+
+class Deviations(NamedTuple):
+    """tpot, ttft: of one trait, for the time per output token and to first token."""
+
+    tpot: float
+    ttft: float
+
+
+CAMPAIGN = Deviations(0.16, 0.50)
+"""What a measured campaign (model, GPU, release, flags) is off by as a whole, with its own pair of model and GPU left
+out of the fit: what `tune validate --leave-one-out` shows."""
+LAYOUT = Deviations(0.05, 0.10)
+"""What one layout of a campaign is off by beyond the others."""
+LENGTHS = Deviations(0.04, 0.20)
+"""What one layout is off by at lengths of its own."""
+SHAPE = Deviations(0.06, 0.25)
+"""What a sweep over concurrency is off by along the way."""
+NOISE = Deviations(0.04, 0.10)
+"""Two measurements of one and the same point: repeats differ by 3 to 10 %."""
+
+_UNPROVEN = {
+    # Five SGLang rows with attention DP lie between 0.13 and 2.6 of a prediction, TensorRT-LLM's within 1.3.
+    Trait.ATTENTION_DP: Deviations(0.40, 0.6),
+    # Two measured pipelines: GLM-4.5-Air PP4 and Kimi K2.6 PP8.
+    Trait.PIPELINE: Deviations(0.25, 0.6),
+    Trait.CONTEXT_PARALLEL: Deviations(0.35, 0.6),
+    Trait.EXCHANGE: Deviations(0.40, 0.5),
+    Trait.MOE_DP: Deviations(0.35, 0.4),
+    Trait.NODES: Deviations(0.30, 0.4),
+    Trait.ARCHITECTURE: Deviations(0.12, 0.2),
+    Trait.GPU: Deviations(0.10, 0.2),
+    Trait.RELEASE: Deviations(0.08, 0.3),
+    Trait.SPECULATION: Deviations(0.20, 0.3),
+    Trait.HOST: Deviations(1.5, 1.5),
+}
+
+_MEASURED_GPUS = frozenset({"h100", "h200", "b200", "b300", "gb200"})
+
+
+def traits_of(model: Model, cluster: Cluster, layout: Layout, setting: Setting) -> dict[Trait, Deviations]:
+    """What is not proven of a layout's prediction, apart from its collectives and the campaign."""
+    holds = {
+        Trait.ATTENTION_DP: layout.attn_dp_size > 1,
+        Trait.PIPELINE: layout.pp_size > 1,
+        Trait.CONTEXT_PARALLEL: layout.attn_cp_size > 1 or layout.dcp_size > 1,
+        Trait.EXCHANGE: layout.moe_a2a_backend != "none",
+        Trait.MOE_DP: layout.moe_dp_size > 1,
+        Trait.NODES: cluster.num_nodes > 1,
+        Trait.ARCHITECTURE: _is_rare(model),
+        Trait.GPU: cluster.gpu.key not in _MEASURED_GPUS and not cluster.gpu.is_cpu,
+        Trait.RELEASE: setting.engine is ServingEngine.SGLANG
+        and not OLDEST_MEASURED <= setting.patch <= NEWEST_MEASURED,
+        Trait.SPECULATION: layout.speculative_algorithm is not None,
+        Trait.HOST: cluster.gpu.is_cpu,
+    }
+    return {trait: _UNPROVEN[trait] for trait, is_so in holds.items() if is_so}
+
+
+def collectives_deviation(cluster: Cluster, layout: Layout, path: AllReducePath) -> float:
+    """Of the time that messages between GPUs take."""
+    return path_uncertainty(path, cluster, layout.tp_size) if layout.tp_size > 1 else 0.0
+
+
+def slower_collectives(share: Floats, deviation: Floats) -> Floats:
+    """Of a time of which `share` passes in collectives that may take `exp(Z * deviation)` times as long."""
+    return np.asarray(np.log1p(share * np.expm1(Z * deviation)) / Z)
+
+
+def faster_collectives(share: Floats, deviation: Floats) -> Floats:
+    """The same where they take as many times less long: at most the share itself is saved."""
+    return np.asarray(-np.log1p(share * np.expm1(-Z * deviation)) / Z)
+
+
+def _is_rare(model: Model) -> bool:
+    """Linear attention, sparse attention and compressed caches: none is among the fitted points."""
+    return model.linear_attention is not None or model.indexer is not None or not model.is_moe
+
+
+def reasons(model: Model, cluster: Cluster, layout: Layout, setting: Setting, path: AllReducePath) -> tuple[str, ...]:
+    """Why intervals are wider than for layouts like the measured ones, in plain words."""
+    said = [str(trait) for trait in traits_of(model, cluster, layout, setting)]
+    deviation = collectives_deviation(cluster, layout, path)
+    if deviation > 0.5 and cluster.gpu.link is LinkKind.PCIE:
+        factor = math.exp(Z * deviation)
+        said.append(
+            f"all-reduces over PCIe ({path}) differ by up to {factor:.0f} times between hosts: "
+            "`tune probe` measures this one"
+        )
+    return tuple(said)

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cost_models.estimate import predict
+from cost_models.prediction import Prediction
+from cost_models.setting import Setting
+from search_spaces.catalogue import load_model, parse_cluster
+from search_spaces.errors import CannotRunError, MalformedError, UserError
+from search_spaces.sglang.versions import NEWEST
+from search_spaces.space import MEM_FRACTIONS, enumerate_space
+from search_spaces.workload import Workload
+from tuner import predict_ranking_text
+from tuner.objective import Objective
+from tuner.predict_figure import check_plot_path, write_figure
+from tuner.predict_plot import curves, leading, terminal_plot
+from tuner.predict_space import Ranking, at_every_fraction, pareto_front, rank_space
+
+MODEL, CLUSTER = load_model("qwen3-235b-a22b-fp8"), parse_cluster("8xh200")
+LOAD = Workload(concurrencies=(1, 8, 64, 256))
+
+
+def ranked(objective: Objective = Objective.PEAK_THROUGHPUT, **options: Any) -> Ranking:
+    return rank_space(MODEL, CLUSTER, NEWEST, LOAD, objective, **options)
+
+
+@pytest.fixture(scope="module")
+def ranking() -> Iterator[Ranking]:
+    return ranked()
+
+
+def test_the_best_comes_first_by_either_objective(ranking: Ranking) -> None:
+    for first, second in pairwise(ranking.ranked):
+        assert first.value >= second.value
+    quick = ranked(Objective.C1_LATENCY)
+    for first, second in pairwise(quick.ranked):
+        assert first.value <= second.value
+    assert {each.candidate.requested.changed(mem_fraction_static=None) for each in quick.ranked} == {
+        each.candidate.requested.changed(mem_fraction_static=None) for each in ranking.ranked
+    }
+
+
+def test_a_shape_is_shown_once_at_a_fraction_that_no_other_beats(ranking: Ranking) -> None:
+    shapes = [each.candidate.requested.changed(mem_fraction_static=None) for each in ranking.ranked]
+    assert len(set(shapes)) == len(shapes)
+    best = ranking.best
+    shape = best.candidate.requested.changed(mem_fraction_static=None)
+    for candidate in ranking.space.candidates:
+        if candidate.requested.changed(mem_fraction_static=None) == shape:
+            other = predict(MODEL, CLUSTER, candidate.effective, LOAD, setting=Setting(version=NEWEST))
+            if isinstance(other, Prediction):
+                assert other.peak.output_tok_per_s <= best.value * 1.001
+
+
+@pytest.mark.parametrize("name", ["8xh200", "4xrtx-pro-6000"])
+@pytest.mark.parametrize("key", ["qwen3-30b-a3b-fp8", "kimi-k2.6", "gpt-oss-120b"])
+def test_what_is_weighed_is_what_the_rules_make_of_every_fraction(key: str, name: str) -> None:
+    model, cluster = load_model(key), parse_cluster(name)
+    fractions = (None, *MEM_FRACTIONS)
+    judged = enumerate_space(model, cluster, NEWEST, mem_fractions=fractions).candidates
+    own = enumerate_space(model, cluster, NEWEST, mem_fractions=(None,)).candidates
+    assert {(c.requested, c.effective) for c in at_every_fraction(own)} == {(c.requested, c.effective) for c in judged}
+
+
+def test_where_fractions_make_no_difference_the_engines_own_is_shown() -> None:
+    quick = ranked(Objective.C1_LATENCY, pins={"tp_size": 8, "ep_size": 1, "attn_dp_size": 1, "attn_cp_size": 1})
+    assert any(each.candidate.requested.mem_fraction_static is None for each in quick.ranked)
+
+
+def test_alike_means_that_what_they_do_not_share_may_turn_their_order(ranking: Ranking) -> None:
+    """Each interval holds the campaign's factor, which moves both alike: so they tell more apart than by overlap."""
+    best = ranking.best
+    assert best.is_like_best
+    overlapping = [each for each in ranking.ranked if each.interval.high >= best.interval.low]
+    told_apart = [each for each in overlapping if not each.is_like_best]
+    assert told_apart
+    assert all(each.is_like_best for each in ranking.ranked if each.value > best.value / 1.1)
+    assert all(each.value < best.value / 1.2 for each in told_apart)
+
+
+def test_pins_hold_and_a_load_that_is_too_long_is_refused() -> None:
+    pinned = ranked(pins={"tp_size": 4, "dp_size": 2})
+    assert {(e.candidate.requested.tp_size, e.candidate.requested.dp_size) for e in pinned.ranked} == {(4, 2)}
+    with pytest.raises(UserError, match="no layout uses all 8 GPUs"):
+        ranked(pins={"tp_size": 3})
+    with pytest.raises(MalformedError, match="longer than"):
+        rank_space(MODEL, CLUSTER, NEWEST, Workload(input_tokens=10**7), Objective.PEAK_THROUGHPUT)
+
+
+def test_a_model_that_fits_nowhere_is_refused_with_the_nearest() -> None:
+    with pytest.raises(CannotRunError, match="does not fit on 8xh100 in any of"):
+        rank_space(load_model("deepseek-v3"), parse_cluster("8xh100"), NEWEST, LOAD, Objective.PEAK_THROUGHPUT)
+
+
+def test_no_point_beats_one_of_the_pareto_front_in_both(ranking: Ranking) -> None:
+    front = pareto_front(ranking.ranked)
+    assert front
+    for x, y, _, _ in front:
+        for each in ranking.ranked:
+            for point in each.prediction.points:
+                user, gpu = 1 / point.tpot_s, point.output_tok_per_s / each.prediction.layout.num_gpus
+                assert not (user > x and gpu > y)
+    assert all(a[0] <= b[0] and a[1] >= b[1] for a, b in pairwise(front))
+
+
+def test_the_plot_has_a_curve_for_the_best_and_the_front(ranking: Ranking) -> None:
+    drawn = curves(ranking)
+    assert drawn[0].name == "Pareto front"
+    assert ranking.best in leading(ranking)
+    assert len(drawn) == 1 + len(leading(ranking))
+    assert all(len(curve.x) == len(curve.y) == len(LOAD.concurrencies) for curve in drawn[1:])
+
+
+@pytest.mark.parametrize("width", [20, 60, 100, 300])
+def test_a_plot_without_colour_is_drawn_in_letters_and_in_ascii_where_that_is_all_there_is(
+    ranking: Ranking, width: int
+) -> None:
+    plain = terminal_plot(ranking, width, is_plain=True, in_colour=False)
+    assert all(line.isascii() for line in plain)
+    assert any(letter in line for line in plain if line.startswith("||") for letter in "abcde")
+    assert any("*  Pareto front" in line for line in plain)
+    assert max(map(len, plain[2:21])) <= max(width, 40)
+    assert not any("\x1b" in line for line in terminal_plot(ranking, width, is_plain=False, in_colour=False))
+
+
+def test_a_plot_in_colour_ends_every_colour_it_begins(ranking: Ranking) -> None:
+    coloured = "\n".join(terminal_plot(ranking, 80, is_plain=False, in_colour=True))
+    assert "\x1b[34m" in coloured
+    assert "█" in coloured
+
+
+@pytest.mark.parametrize("width", [40, 80, 150])
+def test_the_table_is_no_wider_than_the_terminal(ranking: Ranking, width: int) -> None:
+    lines = predict_ranking_text.report(ranking, width, 5)
+    table = lines[lines.index("") + 1 :][:6]
+    assert all(len(line) <= width for line in table), table
+    assert "layout" in table[0]
+    assert [line.split()[0] for line in table[1:]] == ["1", "2", "3", "4", "5"]
+
+
+def test_limits_are_said_and_kept(ranking: Ranking) -> None:
+    assert any("more: --all shows them" in line for line in predict_ranking_text.report(ranking, 150, 2))
+    assert not any("--all shows" in line for line in predict_ranking_text.report(ranking, 150, None))
+    assert predict_ranking_text.report(ranking, 150, 0)
+
+
+def test_the_document_is_json_with_the_promised_keys(ranking: Ranking) -> None:
+    told = json.loads(json.dumps(predict_ranking_text.document(ranking), allow_nan=False))
+    assert set(told) >= {"model", "cluster", "engine_version", "objective", "workload", "coverage", "layouts"}
+    assert [row["rank"] for row in told["layouts"]] == list(range(1, len(ranking.ranked) + 1))
+    for row in told["layouts"]:
+        assert set(row) >= {"flags", "label", "value", "interval", "is_like_best", "memory", "points", "unproven"}
+        low, high = row["interval"]
+        assert low <= row["value"] <= high
+        assert sum(row["memory"]["parts"].values()) == row["memory"]["total_bytes"]
+
+
+@pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.html", b"<!doctype")])
+def test_the_plot_is_written_in_three_kinds(ranking: Ranking, tmp_path: Path, name: str, begins: bytes) -> None:
+    path = check_plot_path(str(tmp_path / name))
+    write_figure(ranking, path)
+    assert path.read_bytes().startswith(begins)
+    if name != "a.png":
+        assert "qwen3-235b-a22b-fp8" in path.read_text()
+
+
+@pytest.mark.parametrize("word", ["a.pdf", "a", "", "/no/such/folder/a.png"])
+def test_a_plot_file_of_another_kind_is_refused(word: str) -> None:
+    with pytest.raises(MalformedError, match="--plot"):
+        check_plot_path(word)

@@ -1,0 +1,195 @@
+"""`tune validate`: its document, its table and how it ends."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from search_spaces.errors import MalformedError
+from tuner.app import run
+from tuner.validate_job import ValidateRequest, validated
+
+POINT = {
+    "engine": "sglang", "engine_version": "0.5.9", "model": "Qwen/Qwen3-235B-A22B", "gpu": "H200 SXM 141GB",
+    "precision": "bf16", "isl": 1000, "osl": 500, "concurrency": 16, "world_tp": 8, "tpot_ms": 20.0, "ttft_ms": 400.0,
+}  # fmt: skip
+METRICS = {"n", "median_ape", "mean_ape", "p90_ape", "median_error", "coverage", "interval_factor"}
+PARTS = ("by_use", "by_engine", "by_gpu", "by_model", "by_campaign")
+
+
+def sweep(**changes: object) -> list[str]:
+    return [
+        json.dumps({**POINT, "concurrency": c, "tpot_ms": t, **changes})
+        for c, t in ((1, 11.0), (4, 14.0), (16, 20.0), (64, 37.0))
+    ]
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(*lines: str | bytes):
+        path = tmp_path / "sweep.jsonl"
+        path.write_bytes(b"\n".join(each.encode() if isinstance(each, str) else each for each in lines))
+        return str(path)
+
+    return write
+
+
+def document(capsys, *words: str) -> dict:
+    assert run(["validate", *words, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_document_has_every_figure_overall_and_by_part(capsys, file):
+    found = document(capsys, file(*sweep(), *sweep(world_tp=4), *sweep(engine="vllm", gpu="B200"), json.dumps({})))
+    assert found["stated_coverage"] == 95
+    assert {name: len(found[name]) for name in PARTS} == {
+        "by_use": 0, "by_engine": 2, "by_gpu": 2, "by_model": 1, "by_campaign": 2,
+    }  # fmt: skip
+    parts = [found["overall"], *(part for name in PARTS for part in found[name].values())]
+    for part in parts:
+        assert {"n", "skipped", "coverage", "interval_factor", "within_layout_spearman", "rule_disagrees"} <= set(part)
+        assert all(set(part[metric]) == METRICS for metric in ("tpot", "ttft", "output_tok_s"))
+        for between in (part["between_layouts"], part["between_layouts_tpot"]):
+            choice = {"order_accuracy", "regret_mean", "regret_max"}
+            assert {"groups", "pairs", *choice} <= set(between)
+            assert set(between["trivial_rule"]) == choice
+    assert found["overall"]["n"] == 12
+    assert found["overall"]["skipped"] == {"missing or bad value": 1}
+    assert found["skipped_lines"] == [
+        {"line": 13, "reason": "missing or bad value", "message": "engine is a word (got None)"}
+    ]
+    assert found["by_engine"]["sglang"]["n"] == 8
+    assert found["by_gpu"]["B200"]["n"] == 4
+    assert found["overall"]["within_layout_spearman"] == 1
+    assert found["overall"]["between_layouts"]["groups"] == 4
+
+
+def test_a_prediction_twice_the_measurement_is_an_error_of_a_hundred_percent(capsys, file):
+    name = file(*sweep())
+    errors = document(capsys, name)["overall"]["tpot"]
+    twice = [
+        json.dumps(json.loads(line) | {"tpot_ms": json.loads(line)["tpot_ms"] / 2, "ttft_ms": None}) for line in sweep()
+    ]
+    halved = document(capsys, file(*twice))["overall"]
+    assert halved["tpot"]["median_error"] == pytest.approx(2 * (100 + errors["median_error"]) - 100, abs=0.01)
+    assert (halved["ttft"], halved["output_tok_s"]) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "left"),
+    [
+        (["--engine", "vLLM"], 1),
+        (["--moe-only"], 3),
+        (["--max-tp", "4"], 3),
+        (["--engine", "sglang", "--moe-only", "--max-tp", "4"], 1),
+        ([], 4),
+    ],
+)
+def test_filters_leave_lines_out_without_calling_them_skipped(capsys, file, words, left):
+    name = file(
+        json.dumps(POINT),
+        json.dumps({**POINT, "world_tp": 4}),
+        json.dumps({**POINT, "engine": "vllm", "world_tp": 4}),
+        json.dumps({**POINT, "model": "Qwen/Qwen3-32B", "world_tp": 2}),
+    )
+    found = document(capsys, name, *words)
+    assert (found["overall"]["n"], found["left_out_by_filters"], found["overall"]["skipped"]) == (left, 4 - left, {})
+
+
+def test_flagged_lines_count_by_their_flag_unless_they_are_asked_for(capsys, file):
+    name = file(json.dumps(POINT), json.dumps({**POINT, "flag": "stalled"}))
+    assert document(capsys, name)["overall"]["skipped"] == {"flagged: stalled": 1}
+    assert document(capsys, name, "--with-flagged")["overall"]["n"] == 2
+
+
+def test_a_layout_that_the_rules_forbid_is_predicted_and_counted(capsys, file):
+    found = document(capsys, file(json.dumps({**POINT, "world_tp": 6, "moe_ep": 6}), json.dumps(POINT)))
+    assert (found["overall"]["n"], found["overall"]["rule_disagrees"]) == (2, 1)
+
+
+def test_a_model_that_cannot_fit_is_skipped_with_the_memory_models_word(capsys, file):
+    found = document(capsys, file(json.dumps({**POINT, "world_tp": 1}), json.dumps(POINT)))
+    assert found["overall"]["skipped"] == {"does not fit, says the memory model": 1}
+
+
+def test_two_points_of_each_curve_fix_its_factor(capsys, file):
+    slow = [json.dumps(json.loads(line) | {"tpot_ms": 1.7 * json.loads(line)["tpot_ms"]}) for line in sweep()]
+    name = file(*slow, json.dumps({**POINT, "world_tp": 4}))
+    before, after = document(capsys, name), document(capsys, name, "--calibrate", "2")
+    assert after["overall"]["n"] == 2
+    assert after["overall"]["skipped"] == {"used to calibrate": 2, "too few points to calibrate with": 1}
+    assert after["overall"]["tpot"]["median_ape"] < before["overall"]["tpot"]["median_ape"] / 3
+    assert after["overall"]["interval_factor"] < before["overall"]["interval_factor"]
+
+
+def test_a_point_that_is_left_out_is_predicted_by_constants_that_never_saw_it(capsys, file):
+    name = file(*sweep())
+    as_they_come, left_out = document(capsys, name), document(capsys, name, "--leave-one-out")
+    assert left_out["overall"]["n"] == 4
+    assert left_out["overall"]["tpot"] != as_they_come["overall"]["tpot"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "no line of it can be compared: it has none"),
+        (b"\n \n", "it has none"),
+        (b"\xef\xbb\xbf", "line 1: unreadable line"),
+        (b"\x89PNG\r\n\x1a\n\x00\x00", "line 1: unreadable line"),
+        (b'{"engine": "sglang"}', "line 1: missing or bad value"),
+        (json.dumps({**POINT, "gpu": "TPU"}).encode(), "unknown GPU"),
+    ],
+)
+def test_a_file_without_a_point_is_an_error_that_says_why(capsys, file, content, message):
+    assert run(["validate", file(content)]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere.jsonl"], "nowhere.jsonl cannot be read: No such file or directory"),
+        (["."], "cannot be read: Is a directory"),
+        ([""], "FILE is a file of JSON lines"),
+        (["--engine", "lmdeploy"], "unknown engine 'lmdeploy'. Known: sglang, vllm, trtllm"),
+        (["--leave-one-out", "--calibrate", "2"], "name one of them"),
+        (["--max-tp", "0"], "max-tp"),
+        (["--by", "rack"], "unknown part 'rack'. Known: campaign, gpu, model"),
+        (["--engine", "vllm", "--max-tp", "1", "--moe-only", "--calibrate", "64"], "can be compared"),
+    ],
+)
+def test_words_that_cannot_be_used_end_with_one_line(capsys, words, message):
+    assert run(["validate", *words]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert len(said.splitlines()) == 1
+
+
+def test_an_error_is_a_document_too(capsys):
+    assert run(["validate", "nowhere.jsonl", "--json"]) == 2
+    assert "cannot be read" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_people_get_tables_that_fit_and_reasons(capsys, file):
+    name = file(*sweep(), *sweep(world_tp=4), "not json", json.dumps({**POINT, "world_tp": 6, "moe_ep": 6}))
+    assert run(["validate", name, "--by", "gpu", "--by", "campaign"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("9 measured points of ")
+    assert "layouts of one campaign" in shown
+    assert "fewer GPUs, then TP before EP" in shown
+    assert "of layouts that the rules here forbid: 1 point\n" in shown
+    assert "unreadable line (line 9: not JSON" in shown
+    assert max(map(len, shown.splitlines())) <= 150
+
+
+def test_without_a_file_the_bundled_sweeps_are_compared():
+    found = validated(ValidateRequest())
+    assert found.overall.n > 600
+    assert set(found.by_engine) == {"sglang", "vllm", "trtllm"}
+    assert "sglang, held out" in found.by_use
+
+
+def test_a_point_can_be_asked_for_from_python_too(file):
+    with pytest.raises(MalformedError, match="no line of it can be compared"):
+        validated(ValidateRequest(file=file("{}")))

@@ -1,0 +1,298 @@
+"""Lines of measured sweeps, good and hostile."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cost_models.setting import Client, ServingEngine
+from search_spaces.sglang.versions import NEWEST, OLDEST
+from tuner.validate_fields import Reason
+from tuner.validate_rows import MeasuredRow, Skipped, bundled_lines, bundled_rows, read_rows
+
+POINT = {
+    "id": "made-up",
+    "source": "this test",
+    "engine": "sglang",
+    "engine_version": "0.5.10",
+    "model": "deepseek-ai/DeepSeek-R1",
+    "gpu": "H200 SXM 141GB",
+    "precision": "fp8",
+    "isl": 1000,
+    "osl": 500,
+    "concurrency": 16,
+    "n_gpus": 8,
+    "world_tp": 8,
+    "moe_ep": 4,
+    "attention_dp": 2,
+    "pp": 1,
+    "tpot_ms": 20.0,
+    "ttft_ms": 400.0,
+}
+INFERENCEX = {"source": "github:ai-dynamo/aiconfigurator@0:silicon_sample.csv", "date": "2026-03-25", "isl": 1024}
+
+
+def line(**changes: object) -> str:
+    return json.dumps({**POINT, **changes})
+
+
+def one(**changes: object) -> MeasuredRow | Skipped:
+    (answer,) = read_rows([line(**changes)])
+    return answer
+
+
+def test_a_line_is_read_into_typed_values_in_seconds():
+    row = one()
+    assert isinstance(row, MeasuredRow)
+    assert row.engine is ServingEngine.SGLANG
+    assert str(row.setting.version) == "0.5.10"
+    assert row.model.name == "deepseek-r1"
+    assert row.cluster.name == "8xh200"
+    assert (row.layout.tp_size, row.layout.ep_size, row.layout.attn_dp_size, row.layout.pp_size) == (8, 4, 2, 1)
+    assert (row.input_tokens, row.output_tokens, row.concurrency) == (1000, 500, 16)
+    assert (row.tpot_s, row.ttft_s) == (0.02, 0.4)
+    assert row.layout.mem_fraction_static == 0.95
+    assert row.layout.chunked_prefill_size is not None
+    assert not row.used_for_fitting
+
+
+def test_throughput_is_that_of_a_closed_loop():
+    row = one()
+    assert isinstance(row, MeasuredRow)
+    assert row.output_tok_per_s == pytest.approx(16 * 500 / (0.4 + 499 * 0.02))
+
+
+def test_without_a_time_to_first_token_there_is_no_throughput():
+    row = one(ttft_ms=None)
+    assert isinstance(row, MeasuredRow)
+    assert (row.ttft_s, row.output_tok_per_s) == (None, None)
+
+
+@pytest.mark.parametrize("none", [0, None])
+def test_zero_and_null_stand_for_no_such_parallelism(none):
+    row = one(moe_ep=none, attention_dp=none, pp=none)
+    assert isinstance(row, MeasuredRow)
+    assert row.split == (8, 1, 1, 1)
+
+
+def test_whole_numbers_may_be_written_with_a_point():
+    row = one(isl=1000.0, world_tp=8.0)
+    assert isinstance(row, MeasuredRow)
+    assert (row.input_tokens, row.layout.tp_size) == (1000, 8)
+
+
+def test_more_than_eight_gpus_are_several_nodes():
+    row = one(world_tp=16, n_gpus=16)
+    assert isinstance(row, MeasuredRow)
+    assert row.cluster.name == "2x8xh200"
+    assert row.layout.nnodes == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "ratio", "client"),
+    [
+        ({**INFERENCEX, "osl": 8192}, 0.9, Client.INFERENCEX),
+        ({**INFERENCEX, "osl": 1024, "date": None}, 0.9, Client.INFERENCEX),
+        ({**INFERENCEX, "osl": 1024, "source": "https://github.com/SemiAnalysisAI/InferenceX"}, 0.9, Client.INFERENCEX),
+        ({**INFERENCEX, "osl": 512}, 1.0, Client.STEADY),
+        ({**INFERENCEX, "osl": 1024, "source": "my own"}, 1.0, Client.STEADY),
+        ({**INFERENCEX, "osl": 1024, "random_range_ratio": 1.0}, 1.0, Client.INFERENCEX),
+        ({"random_range_ratio": 0.5}, 0.75, Client.STEADY),
+        ({"random_range_ratio": 0}, 0.5, Client.STEADY),
+        ({**INFERENCEX, "isl": 2000, "osl": 100, "date": None}, 1.0, Client.BURST),
+        ({**INFERENCEX, "isl": 2000, "osl": 100}, 1.0, Client.STEADY),
+        ({**INFERENCEX, "isl": 2000, "osl": 100, "date": None, "engine": "vllm"}, 1.0, Client.STEADY),
+        ({**INFERENCEX, "isl": 2048, "osl": 128, "date": None}, 1.0, Client.STEADY),
+        ({"isl": 2000}, 1.0, Client.STEADY),
+        ({"client": "burst"}, 1.0, Client.BURST),
+        ({"client": "inferencex"}, 0.9, Client.INFERENCEX),
+    ],
+)
+def test_public_campaigns_are_told_by_their_source_and_lengths_unless_the_line_says(changes, ratio, client):
+    row = one(**changes)
+    assert isinstance(row, MeasuredRow)
+    assert row.input_tokens == round(ratio * changes.get("isl", 1000))
+    assert row.output_tokens == round(ratio * changes.get("osl", 500))
+    assert row.setting.client is client
+
+
+@pytest.mark.parametrize(
+    ("version", "date", "known", "patch"),
+    [
+        ("0.5.10.post1", None, "0.5.10", 10),
+        ("v0.5.23", None, "0.5.23", 23),
+        ("0.5.6.post2", None, str(OLDEST), 6),
+        ("0.5.99", None, str(NEWEST), NEWEST.patch),
+        ("0.4.9", None, str(OLDEST), 0),
+        ("", "2025-11-10", str(OLDEST), 5),
+        ("main branch", "2026-06-12", "0.5.13", 13),
+        ("", "<=2026-05-01", "0.5.9", 9),
+        (None, None, "0.5.9", 9),
+    ],
+)
+def test_the_release_is_the_stated_one_or_the_newest_of_its_day(version, date, known, patch):
+    row = one(engine_version=version, date=date)
+    assert isinstance(row, MeasuredRow)
+    assert (str(row.setting.version), row.setting.patch) == (known, patch)
+
+
+@pytest.mark.parametrize(("word", "engine"), [("vLLM", "vllm"), ("TensorRT-LLM", "trtllm"), ("trtllm", "trtllm")])
+def test_other_engines_lend_their_layouts(word, engine):
+    row = one(engine=word, engine_version="1.2.0rc6")
+    assert isinstance(row, MeasuredRow)
+    assert row.engine == engine
+    assert row.setting.version == NEWEST
+
+
+@pytest.mark.parametrize(
+    ("changes", "kv_cache_dtype"),
+    [
+        ({}, "auto"),
+        ({"gpu": "B200"}, "fp8_e4m3"),
+        ({"gpu": "B200", "precision": "bf16"}, "auto"),
+        ({"model": "zai-org/GLM-5-FP8"}, "fp8_e4m3"),
+        ({"gpu": "B200", "kv_cache_dtype": "bfloat16"}, "bfloat16"),
+    ],
+)
+def test_the_cache_of_quantised_models_on_blackwell_is_fp8_unless_the_line_says_otherwise(changes, kv_cache_dtype):
+    row = one(**changes)
+    assert isinstance(row, MeasuredRow)
+    assert row.layout.kv_cache_dtype == kv_cache_dtype
+
+
+def test_a_stated_memory_fraction_is_taken():
+    row = one(mem_fraction_static=0.82)
+    assert isinstance(row, MeasuredRow)
+    assert row.layout.mem_fraction_static == 0.82
+
+
+def test_what_ran_but_is_illegal_here_is_read_and_marked():
+    legal, illegal = one(), one(world_tp=6, n_gpus=6, moe_ep=6, attention_dp=1)
+    assert isinstance(legal, MeasuredRow)
+    assert isinstance(illegal, MeasuredRow)
+    assert (legal.is_legal, illegal.is_legal) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason", "message"),
+    [
+        ({"engine": "lmdeploy"}, Reason.UNKNOWN_ENGINE, "unknown engine 'lmdeploy'"),
+        ({"engine": None}, Reason.BAD_VALUE, "engine is a word"),
+        ({"model": "gpt-5"}, Reason.UNKNOWN_MODEL, "unknown model 'gpt-5'"),
+        ({"model": ["r1"]}, Reason.BAD_VALUE, "model is a word"),
+        ({"precision": "int2"}, Reason.UNKNOWN_MODEL, "unknown precision 'int2'"),
+        ({"gpu": "TPU v5"}, Reason.UNKNOWN_GPU, "unknown GPU 'TPU v5'"),
+        ({"gpu": "MI300X"}, Reason.UNKNOWN_GPU, "ROCm"),
+        ({"mode": "disagg"}, Reason.DISAGGREGATED, "different GPUs"),
+        ({"disagg": {"prefill": 4}}, Reason.DISAGGREGATED, "different GPUs"),
+        ({"layout_status": "columns disagree"}, Reason.UNCLEAR_LAYOUT, "layout_status is columns disagree"),
+        ({"n_gpus": 16}, Reason.UNCLEAR_LAYOUT, "n_gpus is 16, but world_tp times pp is 8"),
+        ({"moe_ep": 3}, Reason.UNCLEAR_LAYOUT, "moe_ep must divide world_tp, but 3 does not divide 8"),
+        ({"attention_dp": 5}, Reason.UNCLEAR_LAYOUT, "attention_dp must divide world_tp"),
+        ({"flag": "stalled"}, "flagged: stalled", "flagged: stalled"),
+        ({"tpot_ms": None}, Reason.BAD_VALUE, "tpot_ms is missing"),
+        ({"tpot_ms": 0}, Reason.BAD_VALUE, "tpot_ms is a time in ms above 0 (got 0)"),
+        ({"tpot_ms": -3.0}, Reason.BAD_VALUE, "tpot_ms is a time"),
+        ({"tpot_ms": "20"}, Reason.BAD_VALUE, "tpot_ms is a time in ms above 0 (got '20')"),
+        ({"tpot_ms": True}, Reason.BAD_VALUE, "tpot_ms is a time"),
+        ({"ttft_ms": 1e300}, Reason.BAD_VALUE, "ttft_ms is a time"),
+        ({"isl": 0}, Reason.BAD_VALUE, "isl is a whole number from 1"),
+        ({"osl": 10.5}, Reason.BAD_VALUE, "osl is a whole number"),
+        ({"concurrency": 10**30}, Reason.BAD_VALUE, "concurrency is a whole number from 1 to 8192"),
+        ({"concurrency": "16"}, Reason.BAD_VALUE, "concurrency is a whole number"),
+        ({"world_tp": 0}, Reason.BAD_VALUE, "world_tp is a whole number"),
+        ({"world_tp": 10**9}, Reason.BAD_VALUE, "world_tp is a whole number"),
+        ({"random_range_ratio": 2}, Reason.BAD_VALUE, "random_range_ratio is a share"),
+        ({"client": "curl"}, Reason.BAD_VALUE, "client is one of steady, inferencex, burst"),
+        ({"mem_fraction_static": 90}, Reason.BAD_VALUE, "mem_fraction_static is a share"),
+    ],
+)
+def test_a_line_that_cannot_be_compared_is_skipped_with_its_reason(changes, reason, message):
+    skipped = one(**changes)
+    assert isinstance(skipped, Skipped)
+    assert skipped.reason == reason
+    assert message in skipped.message
+    assert skipped.line == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (b"\x00\xff\xfe binary", "not UTF-8"),
+        (b"not json", "not JSON"),
+        (b"[1, 2]", "not a JSON object"),
+        (b'{"tpot_ms": NaN}', "not JSON"),
+        (b'{"tpot_ms": 1e999}', "beyond what a float holds"),
+        (b"[" * 100_000, "not JSON"),
+        (b'{"isl": 1' + b"0" * 5000 + b"}", "not JSON"),
+    ],
+)
+def test_a_line_that_cannot_be_read_is_skipped_with_its_number(text, message):
+    good, bad = read_rows([line(), text])
+    assert isinstance(good, MeasuredRow)
+    assert isinstance(bad, Skipped)
+    assert (bad.line, bad.reason) == (2, Reason.UNREADABLE)
+    assert message in bad.message
+
+
+def test_blank_lines_and_a_mark_of_the_byte_order_are_passed_over():
+    answers = list(read_rows([b"\xef\xbb\xbf" + line().encode(), b"  ", b"", line(id="other").encode()]))
+    assert [type(each) for each in answers] == [MeasuredRow, MeasuredRow]
+    assert [each.line for each in answers] == [1, 4]
+
+
+def test_the_same_line_twice_counts_once():
+    first, second = read_rows([line(flag=None), json.dumps(dict(reversed(POINT.items())))])
+    assert isinstance(first, MeasuredRow)
+    assert isinstance(second, Skipped)
+    assert second.reason == Reason.DUPLICATE
+
+
+def test_flagged_lines_are_read_where_they_are_asked_for():
+    (row,) = read_rows([line(flag="stalled")], with_flagged=True)
+    assert isinstance(row, MeasuredRow)
+
+
+def test_a_skipped_line_says_what_it_was_about_as_far_as_that_is_known():
+    skipped = one(tpot_ms=None, gpu=7)
+    assert isinstance(skipped, Skipped)
+    assert (skipped.engine, skipped.model, skipped.gpu) == ("sglang", "deepseek-ai/DeepSeek-R1", "")
+
+
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers())
+
+
+@given(st.dictionaries(st.sampled_from(sorted(POINT)), VALUES, max_size=3))
+def test_no_value_ends_the_reading(changes):
+    (answer,) = read_rows([json.dumps({**POINT, **changes})])
+    assert isinstance(answer, MeasuredRow | Skipped)
+
+
+@given(st.binary(max_size=60).filter(lambda data: bool(data.strip())))
+def test_no_bytes_end_the_reading(data):
+    (answer,) = read_rows([data])
+    assert isinstance(answer, Skipped)
+
+
+def test_every_bundled_line_is_read_or_says_why_not():
+    answers = list(read_rows(bundled_lines()))
+    reasons = {each.reason.split(":")[0] for each in answers if isinstance(each, Skipped)}
+    assert reasons <= {"flagged", Reason.UNCLEAR_LAYOUT}
+    assert sum(isinstance(each, Skipped) for each in answers) < 0.15 * len(answers)
+
+
+def test_bundled_lines_name_their_sources_and_are_no_repeats():
+    lines = [json.loads(each) for each in bundled_lines()]
+    assert all(each["source"].startswith(("github:", "https://github.com/")) for each in lines)
+    assert all(value is not None for each in lines for value in each.values())
+
+
+def test_bundled_rows_hold_both_rows_for_fitting_and_others():
+    rows = bundled_rows()
+    sglang = [row for row in rows if row.engine is ServingEngine.SGLANG]
+    assert all(row.model.is_moe and row.is_legal for row in rows)
+    assert len([row for row in sglang if row.used_for_fitting]) >= 70
+    assert len([row for row in sglang if not row.used_for_fitting]) >= 30

@@ -1,0 +1,101 @@
+"""Measurements of this very model on these very GPUs, and how they move predictions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cost_models.calibration import NO_CALIBRATION, Calibration, Observation, calibrate
+from cost_models.estimate import predict_if_it_fits
+from cost_models.setting import Setting
+from search_spaces.errors import UserError
+from search_spaces.hardware import Cluster
+from search_spaces.layout import Layout
+from search_spaces.model import Model
+from search_spaces.sglang.versions import EngineVersion
+from search_spaces.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """origin: where the measurements come from. tpot_factor: by which the calibration moves the time per token at the
+    measured points, as a geometric mean; ttft_factor: likewise. is_simulated: whether a simulated server gave them.
+    """
+
+    observations: tuple[Observation, ...]
+    calibration: Calibration
+    origin: str
+    tpot_factor: float
+    ttft_factor: float
+    is_simulated: bool = False
+
+    @property
+    def num_layouts(self) -> int:
+        return len({each.layout for each in self.observations})
+
+    @property
+    def told(self) -> str:
+        """In one sentence."""
+        of = f"{len(self.observations)} measured point{'s' * (len(self.observations) != 1)}"
+        layouts = f"{self.num_layouts} layout{'s' * (self.num_layouts != 1)}"
+        measures_ttft = any(each.ttft_s is not None for each in self.observations)
+        moved = f" and TTFT by {self.ttft_factor:.2f}" if measures_ttft else ""
+        beware = "; they are a simulated server's, and so are these predictions" if self.is_simulated else ""
+        return (
+            f"calibrated by {of} of {layouts} in {self.origin}: TPOT moved by a factor "
+            f"{self.tpot_factor:.2f}{moved} there{beware}"
+        )
+
+    @property
+    def document(self) -> dict[str, Any]:
+        return {
+            "origin": self.origin,
+            "num_points": len(self.observations),
+            "num_layouts": self.num_layouts,
+            "tpot_factor": self.tpot_factor,
+            "ttft_factor": self.ttft_factor,
+            "simulated": self.is_simulated,
+        }
+
+
+def gathered(
+    model: Model,
+    cluster: Cluster,
+    workload: Workload,
+    version: EngineVersion,
+    observations: Sequence[Observation],
+    *,
+    origin: str,
+    is_simulated: bool = False,
+) -> Evidence:
+    """Raises UserError where there is nothing to learn from."""
+    if not observations:
+        raise UserError(f"{origin} holds no measured point: there is nothing to calibrate by")
+    setting = Setting(version=version)
+    calibration = calibrate(model, cluster, workload, observations, setting=setting)
+    by_layout: dict[Layout, set[int]] = {}
+    for each in observations:
+        by_layout.setdefault(each.layout, set()).add(each.concurrency)
+    moved = []
+    for layout, concurrencies in by_layout.items():
+        load = replace(workload, concurrencies=tuple(sorted({1, *concurrencies})))
+        before, after = (
+            predict_if_it_fits(model, cluster, layout, load, setting=setting, calibration=known).points
+            for known in (NO_CALIBRATION, calibration)
+        )
+        moved += [
+            (math.log(new.tpot_s / old.tpot_s), math.log(new.ttft_s / old.ttft_s))
+            for old, new in zip(before, after, strict=True)
+            if old.concurrency in concurrencies
+        ]
+    tpot_factor, ttft_factor = (math.exp(sum(logs) / len(logs)) for logs in zip(*moved, strict=True))
+    return Evidence(
+        observations=tuple(observations),
+        calibration=calibration,
+        origin=origin,
+        tpot_factor=tpot_factor,
+        ttft_factor=ttft_factor,
+        is_simulated=is_simulated,
+    )

@@ -1,0 +1,75 @@
+"""One predicted launch as a JSON object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cost_models.memory_types import DoesNotFit
+from cost_models.prediction import COVERAGE, Prediction, StepTime
+from tuner.check_document import document as checked_document
+from tuner.predict_document import (
+    interval_document,
+    memory_document,
+    points_document,
+    shortfall_document,
+    workload_document,
+)
+from tuner.predict_launch import PredictedLaunch, too_large
+
+
+def document(predicted: PredictedLaunch) -> dict[str, Any]:
+    """What `check --json` says of the launch, and `prediction`: null where it is illegal or does not fit."""
+    launch, estimate = predicted.launch, predicted.estimate
+    server = predicted.server
+    checked = checked_document(launch.checked)
+    lacking = too_large(launch.checked)
+    if isinstance(estimate, DoesNotFit):
+        lacking = estimate
+        checked = {**checked, "fits": False, "kv_tokens": None}
+    return {
+        "model": server.model.name,
+        "cluster": server.cluster.name,
+        "flags": launch.shown_flags,
+        **checked,
+        "notes": list(launch.notes),
+        "workload": workload_document(predicted.workload),
+        "coverage": COVERAGE,
+        "shortfall": None if lacking is None else shortfall_document(lacking),
+        "prediction": _prediction(predicted, estimate) if isinstance(estimate, Prediction) else None,
+    }
+
+
+def _prediction(predicted: PredictedLaunch, estimate: Prediction) -> dict[str, Any]:
+    fractions, choice = predicted.fractions, predicted.all_reduce
+    return {
+        "memory": memory_document(estimate.memory),
+        "mem_fraction_static": {
+            "used": estimate.memory.mem_fraction_static,
+            "own": fractions.own,
+            "smallest": fractions.smallest,
+            "largest": fractions.largest,
+        },
+        "max_concurrency": predicted.max_concurrency,
+        "all_reduce": None
+        if choice is None
+        else {"path": str(choice.path), "reason": choice.reason, "source": choice.source},
+        "decode_step": _step(estimate.step, 1),
+        "peak_decode_step": _step(estimate.peak_step, estimate.peak.concurrency),
+        "prefill": _step(estimate.prefill, 1),
+        "points": points_document(estimate),
+        "peak": {
+            "concurrency": estimate.peak.concurrency,
+            "output_tok_s": estimate.peak.output_tok_per_s,
+            "interval": interval_document(estimate.peak.output_tok_per_s_interval),
+        },
+        "unproven": list(estimate.unproven),
+        "calibration": None if predicted.evidence is None else predicted.evidence.document,
+    }
+
+
+def _step(step: StepTime, concurrency: int) -> dict[str, Any]:
+    return {
+        "concurrency": concurrency,
+        "total_ms": step.total_s * 1e3,
+        "parts_ms": {name: seconds * 1e3 for name, seconds in step.parts},
+    }

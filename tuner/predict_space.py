@@ -1,0 +1,213 @@
+"""Every legal layout of a model on a cluster, predicted and ranked: `tune predict` without flags."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from cost_models.calibration import NO_CALIBRATION, Calibration
+from cost_models.estimate import predict_for_comparison
+from cost_models.memory_types import DoesNotFit
+from cost_models.posterior import Sweep
+from cost_models.prediction import Interval, Prediction
+from cost_models.setting import Setting
+from cost_models.uncertainty import Z
+from search_spaces.errors import CannotRunError
+from search_spaces.hardware import Cluster
+from search_spaces.layout import Layout
+from search_spaces.model import Model
+from search_spaces.sglang.versions import EngineVersion
+from search_spaces.space import MEM_FRACTIONS, Candidate, Space, enumerate_space
+from search_spaces.workload import Workload
+from tuner.objective import Objective
+from tuner.predict_evidence import Evidence
+
+_AS_GOOD = 1.0005
+"""Between two memory fractions of one shape: what no measurement would tell apart goes to the engine's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """One shape at its best memory fraction. value: of the objective, in SI units.
+
+    is_like_best: whether the interval of the ratio to the first holds 1, so that the model cannot tell them apart:
+        what both have in common moves both alike.
+    """
+
+    candidate: Candidate
+    prediction: Prediction
+    sweep: Sweep
+    value: float
+    interval: Interval
+    is_like_best: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """ranked: best first. does_not_fit: one for each shape that fits with no fraction that was tried, the one that
+    lacks least.
+    """
+
+    model: Model
+    cluster: Cluster
+    version: EngineVersion
+    workload: Workload
+    objective: Objective
+    space: Space
+    ranked: tuple[Ranked, ...]
+    does_not_fit: tuple[DoesNotFit, ...]
+    evidence: Evidence | None = None
+
+    @property
+    def best(self) -> Ranked:
+        return self.ranked[0]
+
+
+def rank_space(
+    model: Model,
+    cluster: Cluster,
+    version: EngineVersion,
+    workload: Workload,
+    objective: Objective,
+    *,
+    pins: Mapping[str, int | float | str] | None = None,
+    all_reduce_paths: bool = False,
+    evidence: Evidence | None = None,
+) -> Ranking:
+    """all_reduce_paths: whether each layout is ranked once more for each other plausible way of its all-reduces.
+
+    Raises UserError for a load that the model refuses, and CannotRunError where nothing is legal or nothing fits."""
+    workload.check_against(model)
+    pins = pins or {}
+    space = enumerate_space(
+        model, cluster, version, mem_fractions=(None,), pins=pins, all_reduce_paths=all_reduce_paths
+    )
+    # Where a pin excludes the baseline, it is no part of what was asked for.
+    own = [c for c in space.candidates if all(getattr(c.requested, name) == value for name, value in pins.items())]
+    asked = own if cluster.gpu.is_cpu or "mem_fraction_static" in pins else at_every_fraction(own)
+    calibration = NO_CALIBRATION if evidence is None else evidence.calibration
+    estimates = predict_for_comparison(
+        model,
+        cluster,
+        [c.effective for c in asked],
+        workload,
+        setting=Setting(version=version),
+        calibration=calibration,
+    )
+    shapes: dict[Layout, list[tuple[Candidate, tuple[Prediction, Sweep] | DoesNotFit]]] = {}
+    for candidate, estimate in zip(asked, estimates, strict=True):
+        shapes.setdefault(candidate.requested.changed(mem_fraction_static=None), []).append((candidate, estimate))
+    fitting, too_large = [], []
+    for tried in shapes.values():
+        predicted = [(each, *estimate) for each, estimate in tried if not isinstance(estimate, DoesNotFit)]
+        if predicted:
+            fitting.append(_best_fraction(predicted, objective))
+        else:
+            lacking = [estimate for _, estimate in tried if isinstance(estimate, DoesNotFit)]
+            too_large.append(min(lacking, key=lambda each: each.shortfall_bytes))
+    if not fitting:
+        least = min(too_large, key=lambda each: each.shortfall_bytes)
+        raise CannotRunError(
+            f"{model.name} does not fit on {cluster.name} in any of {len(too_large)} legal layouts; the nearest, "
+            f"{least.layout.label}: {least.message}"
+        )
+    return Ranking(
+        model=model,
+        cluster=cluster,
+        version=version,
+        workload=workload,
+        objective=objective,
+        space=space,
+        ranked=_in_order(fitting, objective, calibration),
+        does_not_fit=tuple(too_large),
+        evidence=evidence,
+    )
+
+
+def at_every_fraction(own: Sequence[Candidate]) -> list[Candidate]:
+    """own: at the engine's own fraction. No rule and no automatic value hangs on which other one is asked for."""
+    found: dict[Layout, Candidate] = {}
+    for each in own:
+        found.setdefault(each.effective, each)
+        for fraction in MEM_FRACTIONS:
+            run_as = each.effective.changed(mem_fraction_static=fraction)
+            asked = each.requested.changed(mem_fraction_static=fraction)
+            found.setdefault(run_as, Candidate(requested=asked, effective=run_as))
+    return list(found.values())
+
+
+def _best_fraction(tried: Sequence[tuple[Candidate, Prediction, Sweep]], objective: Objective) -> Ranked:
+    """The first one that no other beats by more than nothing: the engine's own fraction is tried first. One that may
+    run out of memory while graphs are captured is taken only where all may.
+    """
+    safe = [each for each in tried if not each[1].memory.is_tight] or tried
+    best = safe[0]
+    for each in safe[1:]:
+        if objective.gain(objective.predicted_by(each[1]), objective.predicted_by(best[1])) > _AS_GOOD:
+            best = each
+    candidate, prediction, sweep = best
+    return Ranked(
+        candidate=candidate,
+        prediction=prediction,
+        sweep=sweep,
+        value=objective.predicted_by(prediction),
+        interval=interval_of(prediction, objective),
+    )
+
+
+def interval_of(prediction: Prediction, objective: Objective) -> Interval:
+    if objective is Objective.PEAK_THROUGHPUT:
+        return prediction.peak.output_tok_per_s_interval
+    return prediction.points[0].tpot_interval_s
+
+
+def _in_order(fitting: Sequence[Ranked], objective: Objective, calibration: Calibration) -> tuple[Ranked, ...]:
+    sign = -1 if objective.maximise else 1
+    order = sorted(fitting, key=lambda each: (sign * each.value, each.candidate.requested.label))
+    best = order[0]
+    return tuple(
+        Ranked(
+            candidate=each.candidate,
+            prediction=each.prediction,
+            sweep=each.sweep,
+            value=each.value,
+            interval=each.interval,
+            is_like_best=_is_alike(best, each, objective, calibration),
+        )
+        for each in order
+    )
+
+
+def _is_alike(best: Ranked, other: Ranked, objective: Objective, calibration: Calibration) -> bool:
+    deviation = calibration.ratio_deviation(
+        best.sweep,
+        _deciding_place(best.prediction, objective),
+        other.sweep,
+        _deciding_place(other.prediction, objective),
+    )
+    return abs(math.log(best.value / other.value)) <= Z * deviation
+
+
+def _deciding_place(prediction: Prediction, objective: Objective) -> int:
+    """Of the concurrency that gives the objective its value."""
+    return prediction.points.index(prediction.peak) if objective is Objective.PEAK_THROUGHPUT else 0
+
+
+def pareto_front(ranked: Sequence[Ranked]) -> list[tuple[float, float, Ranked, int]]:
+    """Points of tok/s per user and tok/s per GPU that no other point beats in both, the slowest user first.
+
+    Each with its layout and its concurrency.
+    """
+    points = [
+        (1 / point.tpot_s, point.output_tok_per_s / each.prediction.layout.num_gpus, each, point.concurrency)
+        for each in ranked
+        for point in each.prediction.points
+    ]
+    front: list[tuple[float, float, Ranked, int]] = []
+    highest = -math.inf
+    for point in sorted(points, key=lambda each: (-each[0], -each[1])):
+        if point[1] > highest:
+            highest = point[1]
+            front.append(point)
+    return front[::-1]

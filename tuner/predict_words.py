@@ -1,0 +1,55 @@
+"""How predicted figures are written: a few digits, each with its unit and its interval."""
+
+from __future__ import annotations
+
+from cost_models.prediction import COVERAGE, Interval, ServingPoint
+from search_spaces.workload import Workload
+
+GIB = 2**30
+
+
+def gib(size: float) -> str:
+    return f"{size / GIB:.1f} GiB"
+
+
+def figure(value: float) -> str:
+    """Three digits, and every one before the decimal point; fewer of what is next to nothing."""
+    if value >= 99.95:
+        return f"{value:,.0f}"
+    return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.0995 else f"{value:.2g}"
+
+
+def ms(seconds: float) -> str:
+    return figure(seconds * 1e3)
+
+
+def span(interval: Interval, scale: float = 1.0) -> str:
+    return f"{figure(interval.low * scale)} to {figure(interval.high * scale)}"
+
+
+def per_user(point: ServingPoint) -> float:
+    """Tokens per second that one running request sees."""
+    return 1 / point.tpot_s
+
+
+def per_user_interval(point: ServingPoint) -> Interval:
+    return Interval(low=1 / point.tpot_interval_s.high, high=1 / point.tpot_interval_s.low)
+
+
+def bar(share: float, columns: int, *, is_plain: bool) -> str:
+    """share: of the whole width, 0 to 1. Something is drawn of what is not nothing."""
+    full = min(max(share, 0.0), 1.0) * columns
+    if is_plain:
+        return "#" * max(round(full), int(share > 0))
+    whole, eighths = divmod(round(full * 8), 8)
+    drawn = "█" * whole + (" ▏▎▍▌▋▊▉"[eighths] if eighths else "")
+    return drawn or ("▏" if share > 0 else "")
+
+
+def load_line(workload: Workload) -> str:
+    accepted = workload.acceptance_length
+    drafts = f", {accepted:g} tokens accepted per step where it drafts" if accepted != 1 else ""
+    return (
+        f"predicted for {workload.input_tokens} tokens in, {workload.output_tokens} out{drafts}; "
+        f"in brackets: where {100 * COVERAGE:.0f} % of measurements should lie"
+    )

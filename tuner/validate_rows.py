@@ -1,0 +1,264 @@
+"""A measured serving point: one line of a sweep, read into what the cost model can be asked.
+
+A line is a JSON object shaped as those of `cost_models/measured_sweeps.jsonl`; docs/validate.md lists its fields.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from cost_models.setting import ServingEngine, Setting
+from search_spaces.errors import MalformedError, UserError
+from search_spaces.hardware import Cluster
+from search_spaces.layout import MOST_GPUS, Layout
+from search_spaces.model import Model
+from search_spaces.sglang.resolution import resolve
+from search_spaces.sglang.rules import judge
+from search_spaces.sglang.versions import EngineVersion
+from search_spaces.workload import MOST_CONCURRENT
+from tuner.batch_lines import numbered, object_of
+from tuner.served_names import served_gpu, served_model
+from tuner.validate_campaigns import client, kv_cache_dtype, length_ratio, mem_fraction, setting
+from tuner.validate_fields import LONGEST, Reason, SkippedError, count, milliseconds, word
+
+GPUS_PER_NODE = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRow:
+    """One concurrency of one layout, measured.
+
+    served, gpu_name, precision, engine_version: as the line has them; empty where it says nothing.
+    setting: its version is the nearest known of SGLang; the newest for other engines, whose layouts are lent to it.
+    layout: effective, with the engine's own choices filled in. is_legal: whether the rules here allow it.
+    input_tokens, output_tokens: the mean of the lengths drawn.
+    tpot_s: mean time per output token after the first; ttft_s: mean time to first token, None where not measured.
+    line: where it stands in its file, from 1.
+    """
+
+    line: int
+    source: str
+    setting: Setting
+    engine_version: str
+    served: str
+    gpu_name: str
+    precision: str
+    model: Model
+    cluster: Cluster
+    layout: Layout
+    is_legal: bool
+    input_tokens: int
+    output_tokens: int
+    concurrency: int
+    tpot_s: float
+    ttft_s: float | None
+    used_for_fitting: bool
+
+    @property
+    def engine(self) -> ServingEngine:
+        return self.setting.engine
+
+    @property
+    def output_tok_per_s(self) -> float | None:
+        """Of the whole deployment, in a closed loop: each request takes TTFT and a TPOT for every further token."""
+        if self.ttft_s is None:
+            return None
+        return self.concurrency * self.output_tokens / (self.ttft_s + (self.output_tokens - 1) * self.tpot_s)
+
+    @property
+    def campaign(self) -> tuple[str, str, str, str, str]:
+        """What was measured in one go: model, GPU, precision, engine and its version."""
+        return self.served, self.gpu_name, self.precision, self.engine, self.engine_version
+
+    @property
+    def split(self) -> tuple[int, int, int, int]:
+        """How the layout splits the model: world, expert, attention-data and pipeline parallel sizes."""
+        return self.layout.tp_size, self.layout.ep_size, self.layout.attn_dp_size, self.layout.pp_size
+
+    @property
+    def curve(self) -> tuple[object, ...]:
+        """The sweep over concurrency that the point belongs to."""
+        return *self.campaign, self.cluster.num_gpus, self.split, self.input_tokens, self.output_tokens
+
+    @property
+    def pair(self) -> tuple[str, int, int, int, str]:
+        """The shape of the model, whatever its precision and its name, and the GPU: what is left out together."""
+        model = self.model
+        return model.architecture, model.num_layers, model.hidden_size, model.num_experts, self.cluster.gpu.key
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A line that is not compared. engine, gpu, model: as far as the line says them."""
+
+    line: int
+    reason: str
+    message: str
+    engine: str = ""
+    gpu: str = ""
+    model: str = ""
+
+
+def bundled_lines() -> list[str]:
+    """The public measurements that come with the tool."""
+    text = files("cost_models").joinpath("measured_sweeps.jsonl").read_text(encoding="utf-8")
+    return text.splitlines()
+
+
+def bundled_rows() -> tuple[MeasuredRow, ...]:
+    """Those of the bundled lines that can be compared with; none of them is flagged."""
+    return tuple(row for row in read_rows(bundled_lines()) if isinstance(row, MeasuredRow))
+
+
+def read_rows(lines: Iterable[str | bytes], *, with_flagged: bool = False) -> Iterator[MeasuredRow | Skipped]:
+    """One answer a line, in order; blank lines are passed over."""
+    seen: set[str] = set()
+    for number, line in numbered(lines):
+        said: Mapping[str, Any] = {}
+        try:
+            said = object_of(line)
+            yield _row(number, _once(said, seen), with_flagged=with_flagged)
+        except MalformedError as error:
+            yield _skipped(number, said, Reason.UNREADABLE, error)
+        except SkippedError as skipped:
+            yield _skipped(number, said, skipped.reason, skipped)
+
+
+def _once(said: Mapping[str, Any], seen: set[str]) -> Mapping[str, Any]:
+    text = json.dumps({name: value for name, value in said.items() if value is not None}, sort_keys=True)
+    if text in seen:
+        raise SkippedError(Reason.DUPLICATE, "the same stands above")
+    seen.add(text)
+    return said
+
+
+def _skipped(number: int, said: Mapping[str, Any], reason: str, why: Exception) -> Skipped:
+    engine, gpu, model = (_shown(said.get(name)) for name in ("engine", "gpu", "model"))
+    return Skipped(
+        line=number,
+        reason=str(reason),
+        message=" ".join(str(why).split()),
+        engine=_ENGINES.get(_squeezed(engine), engine),
+        gpu=gpu,
+        model=model,
+    )
+
+
+def _shown(value: Any) -> str:
+    return value.strip() if isinstance(value, str) else ""
+
+
+def _row(number: int, said: Mapping[str, Any], *, with_flagged: bool) -> MeasuredRow:
+    engine = _engine(said)
+    if said.get("mode") not in {None, "", "agg"} or said.get("disagg"):
+        raise SkippedError(Reason.DISAGGREGATED, "prefill and decode ran on different GPUs")
+    flag = word(said, "flag")
+    if flag and not with_flagged:
+        raise SkippedError(f"{Reason.FLAGGED}: {flag}", f"flagged: {flag}")
+    status = word(said, "layout_status")
+    if status not in {"", "ok"}:
+        raise SkippedError(Reason.UNCLEAR_LAYOUT, f"layout_status is {status}")
+    served, precision = word(said, "model", needed=True), word(said, "precision")
+    gpu_name = word(said, "gpu", needed=True)
+    sent_by = client(said, engine)
+    ratio = length_ratio(said, sent_by)
+    input_tokens, output_tokens = (count(said, name, LONGEST) for name in ("isl", "osl"))
+    concurrency = count(said, "concurrency", MOST_CONCURRENT)
+    tpot_ms = milliseconds(said, "tpot_ms")
+    if tpot_ms is None:
+        raise SkippedError(Reason.BAD_VALUE, "tpot_ms is missing")
+    ttft_ms = milliseconds(said, "ttft_ms")
+    asked, num_gpus = _layout(said)
+    try:
+        model = served_model(served, precision)
+    except UserError as error:
+        raise SkippedError(Reason.UNKNOWN_MODEL, str(error)) from None
+    try:
+        gpu = served_gpu(gpu_name)
+    except UserError as error:
+        raise SkippedError(Reason.UNKNOWN_GPU, str(error)) from None
+    nodes = -(-num_gpus // GPUS_PER_NODE)
+    cluster = Cluster(gpu=gpu, gpus_per_node=-(-num_gpus // nodes), num_nodes=nodes)
+    engine_version = word(said, "engine_version")
+    ran_as = setting(engine, engine_version, said, sent_by)
+    asked = asked.changed(kv_cache_dtype=kv_cache_dtype(said, model, gpu), mem_fraction_static=mem_fraction(said))
+    layout, is_legal = _effective(asked, model, cluster, ran_as.version)
+    return MeasuredRow(
+        line=number,
+        source=word(said, "source"),
+        setting=ran_as,
+        engine_version=engine_version,
+        served=served,
+        gpu_name=gpu_name,
+        precision=precision,
+        model=model,
+        cluster=cluster,
+        layout=layout,
+        is_legal=is_legal,
+        input_tokens=max(1, round(ratio * input_tokens)),
+        output_tokens=max(2, round(ratio * output_tokens)),
+        concurrency=concurrency,
+        tpot_s=tpot_ms / 1e3,
+        ttft_s=None if ttft_ms is None else ttft_ms / 1e3,
+        used_for_fitting=said.get("used_for_fitting") is True,
+    )
+
+
+_ENGINES = {
+    "sglang": ServingEngine.SGLANG, "vllm": ServingEngine.VLLM, "trtllm": ServingEngine.TRTLLM,
+    "tensorrtllm": ServingEngine.TRTLLM, "trt": ServingEngine.TRTLLM, "tensorrt": ServingEngine.TRTLLM,
+}  # fmt: skip
+
+
+def engine_named(name: str) -> ServingEngine:
+    """Raises MalformedError."""
+    found = _ENGINES.get(_squeezed(name))
+    if found is None:
+        raise MalformedError(f"unknown engine {reprlib.repr(name)}. Known: {', '.join(ServingEngine)}")
+    return found
+
+
+def _squeezed(name: str) -> str:
+    return "".join(letter for letter in name.casefold() if letter.isalnum())
+
+
+def _engine(said: Mapping[str, Any]) -> ServingEngine:
+    try:
+        return engine_named(word(said, "engine", needed=True))
+    except MalformedError as error:
+        raise SkippedError(Reason.UNKNOWN_ENGINE, str(error)) from None
+
+
+def _layout(said: Mapping[str, Any]) -> tuple[Layout, int]:
+    """The layout as SGLang's flags have it, and the GPUs. 0 and null stand for no such parallelism."""
+    name = "tp" if said.get("world_tp") is None else "world_tp"
+    tp = count(said, name, MOST_GPUS)
+    ep, attention_dp, pp = (
+        count(said, each, MOST_GPUS, default=1, least=0) or 1 for each in ("moe_ep", "attention_dp", "pp")
+    )
+    num_gpus = count(said, "n_gpus", MOST_GPUS, default=tp * pp)
+    if num_gpus != tp * pp:
+        raise SkippedError(Reason.UNCLEAR_LAYOUT, f"n_gpus is {num_gpus}, but {name} times pp is {tp * pp}")
+    for each, size in (("moe_ep", ep), ("attention_dp", attention_dp)):
+        if tp % size:
+            raise SkippedError(Reason.UNCLEAR_LAYOUT, f"{each} must divide {name}, but {size} does not divide {tp}")
+    nodes = -(-num_gpus // GPUS_PER_NODE)
+    return Layout(tp_size=tp, ep_size=ep, attn_dp_size=attention_dp, pp_size=pp, nnodes=nodes), num_gpus
+
+
+@cache
+def _effective(asked: Layout, model: Model, cluster: Cluster, version: EngineVersion) -> tuple[Layout, bool]:
+    """With what SGLang would fill in, and whether it is legal there.
+
+    What was measured did run, so the sizes stay as they were, whatever the rules make of them.
+    """
+    run_as, _ = resolve(asked, model, cluster, version)
+    sizes = {name: getattr(asked, name) for name in ("tp_size", "ep_size", "attn_dp_size", "pp_size")}
+    is_legal = judge(asked, model, cluster, version, suggest=False).is_legal
+    return run_as.changed(**sizes), is_legal

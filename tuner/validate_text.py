@@ -1,0 +1,151 @@
+"""The report on predictions against measurements, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from textwrap import shorten
+
+from cost_models.prediction import COVERAGE
+from tuner.text_table import Column, table_lines
+from tuner.validate_metrics import BetweenLayouts, Choice, Errors
+from tuner.validate_report import Report, Summary
+
+_MOST_REASONS = 8
+_LONGEST_EXAMPLE = 90
+_NONE = "-"
+
+PARTS: Mapping[str, Callable[[Report], Mapping[str, Summary]]] = {
+    "gpu": lambda found: found.by_gpu,
+    "model": lambda found: found.by_model,
+    "campaign": lambda found: found.by_campaign,
+}
+
+_HOW_TO_READ = (
+    "errors in percent of what was measured: median, mean and 90th percentile of their size; "
+    "bias: the median error with its sign"
+)
+
+
+def lines(found: Report, width: int, by: Sequence[str]) -> list[str]:
+    """by: of `PARTS`, what to give a table of beside the use of the points and the engines."""
+    overall = found.overall
+    return [
+        f"{_counted(overall.n, 'measured point')} of {found.name}, {found.how}",
+        *_left_out(found),
+        "",
+        _HOW_TO_READ,
+        *_table("", {"all": overall}, width),
+        *_table("by use", found.by_use, width),
+        *_table("by engine", found.by_engine, width),
+        *(line for part in PARTS if part in by for line in _table(f"by {part}", _short(PARTS[part](found)), width)),
+        *_order(found),
+        *_skipped(found),
+    ]
+
+
+def _left_out(found: Report) -> list[str]:
+    if not found.left_out:
+        return []
+    asked = ", ".join(f"{name} {value}" for name, value in found.filters.items() if value not in {None, False})
+    return [f"{_counted(found.left_out, 'more line')} outside of what was asked for ({asked})"]
+
+
+def _table(title: str, parts: Mapping[str, Summary], width: int) -> list[str]:
+    shown = {name: each for name, each in parts.items() if each.n}
+    if not shown or (len(shown) == 1 and title):
+        return []
+    values = list(shown.values())
+    tpot = [each.tpot for each in values]
+    columns = [
+        Column(title=title, cells=tuple(shown), is_number=False),
+        Column(title="n", cells=[str(each.n) for each in values]),
+        _errors("TPOT", tpot, 0),
+        _errors("tok/s", [each.output_tok_s for each in values], 2),
+        _errors("TTFT", [each.ttft for each in values], 3),
+        Column(title=f"in {100 * COVERAGE:.0f} %", cells=[_of(e, "coverage", "{:.0f}") for e in tpot]),
+        Column(title="width", cells=[_of(e, "interval_factor", "x{:.2f}") for e in tpot]),
+        Column(title="Spearman", cells=[_or(each.within.mean, "{:.3f}") for each in values], priority=1),
+    ]
+    return ["", *table_lines(columns, width)]
+
+
+def _short(parts: Mapping[str, Summary]) -> dict[str, Summary]:
+    """Without the owners of models, where that leaves names apart."""
+    short = {name.split("/", 1)[-1].replace(" | ", " "): each for name, each in parts.items()}
+    return short if len(short) == len(parts) else dict(parts)
+
+
+def _errors(name: str, found: Sequence[Errors | None], priority: int) -> Column:
+    """Four figures that stay together."""
+    figures = [
+        ["median", *(_of(each, "median_ape", "{:.1f}") for each in found)],
+        ["mean", *(_of(each, "mean_ape", "{:.1f}") for each in found)],
+        ["P90", *(_of(each, "p90_ape", "{:.1f}") for each in found)],
+        ["bias", *(_of(each, "median_error", "{:+.1f}") for each in found)],
+    ]
+    widths = [max(map(len, column)) for column in figures]
+    title, *cells = (
+        " ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
+        for row in zip(*figures, strict=True)
+    )
+    return Column(title=f"{name} {title.lstrip()}", cells=cells, priority=priority)
+
+
+def _of(found: Errors | None, name: str, form: str) -> str:
+    return _or(None if found is None else getattr(found, name), form)
+
+
+def _or(value: float | None, form: str) -> str:
+    return _NONE if value is None else form.format(value)
+
+
+def _order(found: Report) -> list[str]:
+    of_all = found.overall
+    if not of_all.per_gpu.pairs and not of_all.per_user.pairs:
+        return ["", "no two layouts of one campaign, length and concurrency: nothing to order"]
+    return [
+        "",
+        "layouts of one campaign, length and concurrency: pairs in the measured order, and how much worse the first is",
+        *_compared("output tokens per second and GPU", "fewer GPUs, then TP before EP", of_all.per_gpu),
+        *_compared("time per output token", "more GPUs, then TP before EP", of_all.per_user),
+        "the rules beside them know nothing of the model",
+    ]
+
+
+def _compared(what: str, rule: str, each: BetweenLayouts) -> list[str]:
+    if not each.pairs:
+        return []
+    return [
+        f"  {what}: {_counted(each.pairs, 'pair')} in {_counted(each.groups, 'group')}",
+        f"    predicted                      {_choice(each.predicted)}",
+        f"    {rule:30} {_choice(each.trivial_rule)}",
+    ]
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _choice(choice: Choice) -> str:
+    accuracy, mean, most = (
+        _or(value, "{:.1f}") for value in (choice.order_accuracy, choice.regret_mean, choice.regret_max)
+    )
+    return f"{accuracy} % in order, regret {mean} % mean, {most} % at most"
+
+
+def _skipped(found: Report) -> list[str]:
+    reasons = found.overall.skipped
+    disagrees = found.overall.rule_disagrees
+    said = [f"of layouts that the rules here forbid: {_counted(disagrees, 'point')}"] if disagrees else []
+    if not reasons:
+        return ["", *said] if said else []
+    shown = [f"  {number:>5}  {reason}{_example(found, reason)}" for reason, number in reasons.items()]
+    more = [f"  and {len(shown) - _MOST_REASONS} more reasons: --json has all"] if len(shown) > _MOST_REASONS else []
+    return ["", *said, f"{_counted(sum(reasons.values()), 'line')} not compared", *shown[:_MOST_REASONS], *more]
+
+
+def _example(found: Report, reason: str) -> str:
+    first = next(each for each in found.skipped if each.reason == reason)
+    if first.message.startswith(reason):
+        return ""
+    return f" (line {first.line}: {shorten(first.message, _LONGEST_EXAMPLE, placeholder=' ...')})"
