@@ -27,6 +27,7 @@ from cost_models.uncertainty import (
     Z,
     collectives_deviation,
     faster_collectives,
+    layout_deviation,
     reasons,
     slower_collectives,
     traits_of,
@@ -267,6 +268,7 @@ def _predictions(
             points=tuple(_point(found, row, column, workload) for column in range(len(workload.concurrencies))),
             limits=bounds,
             unproven=reasons(model, cluster, layout, setting, found.paths[row]),
+            unproven_deviation=layout_deviation(found.sweeps[row].traits),
         )
         for row, layout in enumerate(found.layouts)
     ]

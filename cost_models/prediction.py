@@ -74,7 +74,8 @@ class Prediction:
 
     all_reduce: the path that is assumed for its all-reduces. step: one decode step at concurrency 1; peak_step: at
     the concurrency of `peak`; prefill: one prompt alone. limits: beside `points`. unproven: why the intervals are wider
-    than for layouts like the measured ones.
+    than for layouts like the measured ones. unproven_deviation: of the logarithm of the time per token, what of that is
+    this layout's own.
     """
 
     layout: Layout
@@ -86,6 +87,7 @@ class Prediction:
     points: tuple[ServingPoint, ...]
     limits: tuple[Limit, ...]
     unproven: tuple[str, ...] = ()
+    unproven_deviation: float = 0.0
 
     @property
     def peak(self) -> ServingPoint:

@@ -8,6 +8,7 @@ common (a campaign, attention data parallelism, a link nobody measured) moves bo
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -98,6 +99,16 @@ def traits_of(model: Model, cluster: Cluster, layout: Layout, setting: Setting) 
         Trait.HOST: cluster.gpu.is_cpu,
     }
     return {trait: _UNPROVEN[trait] for trait, is_so in holds.items() if is_so}
+
+
+_OF_LAYOUT = frozenset(
+    {Trait.ATTENTION_DP, Trait.PIPELINE, Trait.CONTEXT_PARALLEL, Trait.EXCHANGE, Trait.MOE_DP, Trait.SPECULATION}
+)
+
+
+def layout_deviation(traits: Mapping[Trait, Deviations]) -> float:
+    """Of the time per token, what is not proven of this way of splitting a model and others may not have in common."""
+    return math.sqrt(sum(found.tpot**2 for trait, found in traits.items() if trait in _OF_LAYOUT))
 
 
 def collectives_deviation(cluster: Cluster, layout: Layout, path: AllReducePath) -> float:
