@@ -21,6 +21,14 @@ from search_spaces.layout import Layout
 
 _SHAPE_LENGTH = 1.5
 """Natural logarithms of concurrency over which residuals of one sweep lose their likeness."""
+_PATH_LENGTH = 2.0
+"""The same of messages: what a path costs at one size says less of another."""
+_PATH_ALIKE = 0.5
+"""Correlation of what the messages of two layouts cost beyond what is assumed: on the opening story's host two of them
+differ by a factor that their equal messages do not explain.
+"""
+_SCALE_POINTS = 4.0
+"""Measured points that the prior deviations weigh as much as, when measurements say how large deviations are."""
 
 
 class Applied(NamedTuple):
@@ -93,7 +101,9 @@ class Calibration:
             weights = np.linalg.solve(given, shared.T).T
             means[row] = weights @ found[known]
             variances[row] = prior[row] - np.sum(weights * shared, axis=1)
-        return Applied(np.exp(means), np.sqrt(np.maximum(variances, 0.0) + noise), fast_share)
+        scale = self._scale(which, known, given)
+        # Where the link of this host has shown itself, it may be faster than it showed as well as slower.
+        return Applied(np.exp(means), np.sqrt(scale * np.maximum(variances, 0.0) + noise), np.ones_like(prior))
 
     def ratio_deviation(self, one: Sweep, place: int, other: Sweep, other_place: int) -> float:
         """Of the logarithm of two measured times per token, each at a place among its sweep's concurrencies, beyond
@@ -104,7 +114,8 @@ class Calibration:
         known = ~np.isnan(self._found(0))
         if np.any(known):
             apart = self._shared(0, one, known)[place] - self._shared(0, other, known)[other_place]
-            variance -= apart @ np.linalg.solve(self._given(0, known), apart)
+            given = self._given(0, known)
+            variance = self._scale(0, known, given) * (variance - apart @ np.linalg.solve(given, apart))
         return float(np.sqrt(np.maximum(variance, 0.0) + 2 * NOISE[0] ** 2))
 
     def _found(self, which: int) -> Floats:
@@ -115,6 +126,15 @@ class Calibration:
         measured = [each.sweep for each in self.residuals]
         given = np.block([[_covariance(which, a, b) for b in measured] for a in measured])[np.ix_(known, known)]
         return np.asarray(given + NOISE[which] ** 2 * np.eye(len(given)))
+
+    def _scale(self, which: int, known: NDArray[np.bool_], given: Floats) -> float:
+        """By how much variances are larger than stated: at least 1, more where the measurements surprise.
+
+        The posterior mean of a scale with an inverse-gamma prior of weight `_SCALE_POINTS`.
+        """
+        found = self._found(which)[known]
+        surprise = float(found @ np.linalg.solve(given, found))
+        return max(1.0, (_SCALE_POINTS + surprise) / (_SCALE_POINTS + len(found)))
 
     def _shared(self, which: int, sweep: Sweep, known: NDArray[np.bool_]) -> Floats:
         """Covariance of a sweep's predictions with the known measurements."""
@@ -142,9 +162,10 @@ def _covariance(which: int, one: Sweep, other: Sweep) -> Floats:
     same_lengths = one.lengths == other.lengths
     common += LAYOUT[which] ** 2 * same_layout + LENGTHS[which] ** 2 * (same_layout and same_lengths)
     covariance = np.full((len(one.concurrencies), len(other.concurrencies)), common)
+    apart = np.subtract.outer(np.log(one.concurrencies), np.log(other.concurrencies))
     if which == 0:
-        covariance += np.outer(one.collectives, other.collectives)
+        alike = (1.0 if same_layout else _PATH_ALIKE) * np.exp(-0.5 * (apart / _PATH_LENGTH) ** 2)
+        covariance += alike * np.outer(one.collectives, other.collectives)
     if same_layout and same_lengths:
-        apart = np.subtract.outer(np.log(one.concurrencies), np.log(other.concurrencies)) / _SHAPE_LENGTH
-        covariance += SHAPE[which] ** 2 * np.exp(-0.5 * apart**2)
+        covariance += SHAPE[which] ** 2 * np.exp(-0.5 * (apart / _SHAPE_LENGTH) ** 2)
     return covariance

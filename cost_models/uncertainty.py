@@ -132,8 +132,13 @@ def _is_rare(model: Model) -> bool:
 
 
 def reasons(model: Model, cluster: Cluster, layout: Layout, setting: Setting, path: AllReducePath) -> tuple[str, ...]:
-    """Why intervals are wider than for layouts like the measured ones, in plain words."""
-    said = [str(trait) for trait in traits_of(model, cluster, layout, setting)]
+    """Why intervals are wider than for layouts like the measured ones, in plain words, each with how much it alone may
+    move the time per token.
+    """
+    said = [
+        f"{trait} (x{math.exp(Z * deviations.tpot):.1f})"
+        for trait, deviations in traits_of(model, cluster, layout, setting).items()
+    ]
     deviation = collectives_deviation(cluster, layout, path)
     if deviation > 0.5 and cluster.gpu.link is LinkKind.PCIE:
         factor = math.exp(Z * deviation)

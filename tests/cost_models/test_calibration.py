@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from cost_models.calibration import NO_CALIBRATION, Observation, calibrate
-from cost_models.estimate import predict, predict_for_comparison
+from cost_models.estimate import predict, predict_all, predict_for_comparison
 from cost_models.prediction import Prediction
 from cost_models.uncertainty import Z
 from search_spaces.catalogue import load_model, parse_cluster
@@ -80,10 +81,10 @@ def test_what_is_learnt_of_an_unproven_trait_narrows_all_that_have_it():
 
 
 @given(
-    factors=st.lists(st.floats(0.3, 3), min_size=1, max_size=4),
+    factors=st.lists(st.floats(0.95, 1.05), min_size=1, max_size=4),
     concurrencies=st.sets(st.sampled_from(WORKLOAD.concurrencies), min_size=1),
 )
-def test_more_measurements_never_widen_an_interval(factors, concurrencies):
+def test_more_measurements_that_do_not_surprise_never_widen_an_interval(factors, concurrencies):
     layouts = [TP8, EP8, ADP8, Layout(tp_size=4, pp_size=2, mem_fraction_static=0.85, chunked_prefill_size=8192)]
     seen = []
     width = predicted(EP8).points[1].tpot_interval_s.factor
@@ -92,6 +93,23 @@ def test_more_measurements_never_widen_an_interval(factors, concurrencies):
         narrower = calibrated(EP8, seen).points[1].tpot_interval_s.factor
         assert narrower <= width * (1 + 1e-9)
         width = narrower
+
+
+def test_a_measurement_that_surprises_leaves_others_wider_than_one_that_does_not():
+    expected, surprising = (calibrated(EP8, observed(TP8, factor, (1,))).points[1] for factor in (1.0, 3.0))
+    assert surprising.tpot_interval_s.factor > 1.2 * expected.tpot_interval_s.factor
+
+
+def test_on_a_slow_link_one_layout_says_little_of_another_and_of_other_loads():
+    """The opening story: TP8 measured alone at 26 tokens/s must not rule out what TP8 EP8 was measured at."""
+    model, cluster = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    layouts = [replace(layout, mem_fraction_static=0.9) for layout in (TP8, EP8)]
+    seen = calibrate(model, cluster, WORKLOAD, [Observation(layout=layouts[0], concurrency=1, tpot_s=1 / 26.3)])
+    plain, experts = predict_all(model, cluster, layouts, WORKLOAD, calibration=seen)
+    assert plain.points[0].tpot_s == pytest.approx(1 / 26.3, rel=0.05)
+    for answer, alone, peak in ((plain, 26.3, 808), (experts, 65.3, 961)):
+        assert alone in answer.points[0].output_tok_per_s_interval
+        assert peak in answer.peak.output_tok_per_s_interval
 
 
 def test_the_memory_fraction_does_not_make_another_layout():

@@ -16,8 +16,8 @@ from cost_models.memory_types import DoesNotFit
 from cost_models.prediction import Prediction
 from cost_models.setting import Client, ServingEngine, Setting
 from search_spaces.catalogue import load_model, model_names, parse_cluster
+from search_spaces.errors import CannotRunError
 from search_spaces.layout import Layout
-from search_spaces.sglang.rules import judge
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.space import enumerate_space
 from search_spaces.workload import Workload
@@ -245,25 +245,22 @@ def test_speculative_decoding_gains_what_is_accepted_and_pays_for_what_is_verifi
         assert other.points[0].tpot_s == pytest.approx(other.step.total_s / accepted)
         # A plain layout gains nothing from an acceptance length.
         assert one.points[0].tpot_s == pytest.approx(one.step.total_s)
-        assert "speculative decoding" in other.unproven
+        assert any("speculative decoding" in reason for reason in other.unproven)
 
 
-@pytest.mark.parametrize("name", model_names())
-def test_every_model_of_the_catalogue_has_a_sound_prediction_or_does_not_fit(name):
+BOXES = ("8xb200", "8xrtx-pro-6000", "2x8xh100", "4xh200", "8xb300", "1xb200")
+
+
+@pytest.mark.parametrize(("place", "name"), list(enumerate(model_names())))
+def test_every_legal_layout_of_every_model_has_a_sound_prediction_or_does_not_fit(place, name):
     model = load_model(name)
-    for cluster in map(parse_cluster, ("8xb200", "8xrtx-pro-6000")):
-        legal = []
-        for asked in (
-            Layout(tp_size=8),
-            Layout(tp_size=4, pp_size=2),
-            Layout(tp_size=2, dp_size=4),
-            Layout(tp_size=8, attn_dp_size=8, ep_size=8),
-            Layout(tp_size=8, attn_dp_size=8, ep_size=8, moe_a2a_backend="deepep"),
-            Layout(tp_size=8, ep_size=4),
-        ):
-            verdict = judge(asked, model, cluster, suggest=False)
-            if not verdict.violations:
-                legal.append(verdict.effective)
+    for box in (BOXES[place % len(BOXES)], BOXES[(place + 1) % len(BOXES)]):
+        cluster = parse_cluster(box)
+        try:
+            space = enumerate_space(model, cluster, NEWEST, mem_fractions=(0.9,))
+        except CannotRunError:
+            continue
+        legal = [candidate.effective for candidate in space.candidates]
         for answer in predict_all(model, cluster, legal, Workload()):
             if isinstance(answer, Prediction):
                 assert_sound(answer)
