@@ -17,6 +17,8 @@ from search_spaces.hardware import Cluster, CollectiveOp, Gpu, LinkKind, Measure
 from search_spaces.sglang.all_reduce import AllReducePath
 
 MIB = 2**20
+MEASURED_HERE = "measured here"
+"""In the source of a curve that the cluster's own fabric holds."""
 
 _CUSTOM_LIMIT_BYTES = 16 * MIB
 """Where SGLang's own all-reduce hands over to NCCL since 0.5.12 (environ.py:1535); 8 MiB before and on two GPUs
@@ -269,7 +271,7 @@ def _found_here(cluster: Cluster, num_ranks: int, op: CollectiveOp, backend: str
 
 
 def _here(found: MeasuredCurve, shape: Curve) -> Curve:
-    source = f"{found.op} over {found.num_ranks} ranks by {found.backend}, measured here"
+    source = f"{found.op} over {found.num_ranks} ranks by {found.backend}, {MEASURED_HERE}"
     return measured(found.size_bytes, found.seconds, source, shape=shape)
 
 

@@ -68,10 +68,15 @@ class Surface:
         ttft, tpot, rate = (float(values[place]) for values in self.steady[:3])
         slow, fast = float(self.tpot_deviation[place]), float(self.tpot_fast_deviation[place])
         first = float(self.ttft_deviation[place])
-        share = ttft / (ttft + (request_tokens - 1) * tpot)
+        # A request that waits for a place waits for others to be served: by the time per token, and no longer for a
+        # slower first token. How many are served in a second does not hang on that wait.
+        queued = float(self.steady.queued_s[place])
+        share = (ttft - queued) / (ttft - queued + (request_tokens - 1) * tpot)
         slower, faster = (math.exp(Z * math.hypot(share * first, (1 - share) * own)) for own in (slow, fast))
+        own = (ttft - queued) / ttft * first
+        later, sooner = (math.exp(Z * math.hypot(own, queued / ttft * other)) for other in (slow, fast))
         return (
-            Interval(low=ttft * math.exp(-Z * first), high=ttft * math.exp(Z * first)),
+            Interval(low=ttft / sooner, high=ttft * later),
             Interval(low=tpot * math.exp(-Z * fast), high=tpot * math.exp(Z * slow)),
             Interval(low=rate / slower, high=rate * faster),
         )
@@ -202,7 +207,8 @@ def surface(
         )
     ]
     tpot, ttft = calibration.applied(sweeps)
-    tpot_s, ttft_s = found.tpot_s * tpot.factor, found.ttft_s * ttft.factor
+    tpot_s, queued_s = found.tpot_s * tpot.factor, found.queued_s * tpot.factor
+    ttft_s = (found.ttft_s - found.queued_s) * ttft.factor + queued_s
     request_s = ttft_s + (workload.output_tokens - 1) * tpot_s
     return Surface(
         layouts=layouts,
@@ -213,6 +219,7 @@ def surface(
         steady=found._replace(
             tpot_s=tpot_s,
             ttft_s=ttft_s,
+            queued_s=queued_s,
             output_tok_per_s=np.array(workload.concurrencies) * workload.output_tokens / request_s,
         ),
         tpot_deviation=tpot.deviation,
@@ -232,7 +239,8 @@ class _Shape(NamedTuple):
 
 
 def _shape(model: Model, cluster: Cluster, layout: Layout, workload: Workload, setting: Setting) -> _Shape:
-    path = all_reduce_path(model, cluster, layout, setting.version)
+    environment = dict(setting.environment)
+    path = all_reduce_path(model, cluster, layout, setting.version, environment=environment)
     return _Shape(
         work=work_of(model, cluster, layout, workload, setting, 1),
         channels=channels_of(
@@ -240,7 +248,7 @@ def _shape(model: Model, cluster: Cluster, layout: Layout, workload: Workload, s
             layout,
             attention_tp_size(model, layout),
             path,
-            attention_all_reduce_path(model, cluster, layout, setting.version),
+            attention_all_reduce_path(model, cluster, layout, setting.version, environment=environment),
         ),
         path=path,
         traits=traits_of(model, cluster, layout, setting),
@@ -256,7 +264,10 @@ def _predictions(
     prompt = prefill_pass(found.fleet, one, constants)
     peak = np.argmax(found.steady.output_tok_per_s, axis=1)
     at_peak = decode_step(found.fleet, np.take_along_axis(found.steady.running, peak[:, None], axis=1), constants)
-    bounds = limits(model, cluster, workload)
+    stalled_s = np.take_along_axis(found.steady.stalled_s, peak[:, None], axis=1)
+    at_peak["others' prompts"] = stalled_s * found.fleet.work.accepted
+    plain = limits(model, cluster, replace(workload, acceptance_length=1.0))
+    drafting = limits(model, cluster, workload)
     return [
         Prediction(
             layout=layout,
@@ -266,7 +277,7 @@ def _predictions(
             peak_step=_step_time(at_peak, row),
             prefill=_step_time(prompt, row),
             points=tuple(_point(found, row, column, workload) for column in range(len(workload.concurrencies))),
-            limits=bounds,
+            limits=drafting if layout.speculative_algorithm else plain,
             unproven=reasons(model, cluster, layout, setting, found.paths[row]),
             unproven_deviation=layout_deviation(found.sweeps[row].traits),
         )

@@ -47,14 +47,14 @@ def fit(
     expected = _memory(model, gpu, layout, shape, shape.reserve_bytes)
     room = gpu.memory_bytes - (0 if gpu.is_cpu else CONTEXT_BYTES)
     if shape.fullest_bytes > room:
-        return weights_do_not_fit(layout, expected, room)
+        return weights_do_not_fit(cluster, layout, expected, room)
     best = _memory(model, gpu, layout, shape, shape.least_reserve_bytes)
     if best.kv_tokens < workload.tokens_per_request:
-        return pool_does_not_fit(layout, shape, expected, workload)
+        return pool_does_not_fit(cluster, layout, shape, expected, workload)
     if not gpu.is_cpu:
         needed = _least_need_bytes(model, layout, shape, workload)
         if best.headroom_bytes < needed:
-            return graphs_do_not_fit(layout, shape, best, needed, workload)
+            return graphs_do_not_fit(cluster, layout, shape, best, needed, workload)
     if expected.kv_tokens >= workload.tokens_per_request:
         return expected
     return replace(expected, kv_tokens=workload.tokens_per_request)

@@ -85,8 +85,9 @@ class Memory:
     def parts(self) -> tuple[tuple[str, int], ...]:
         """Where all bytes of the card go; they sum to `total_bytes`.
 
-        Weights are told without scales and padding, which have a part of their own. `free` is what is left; it is
-        negative where the layout does not fit or `is_tight`.
+        Weights are told without scales and padding, which have a part of their own. What graphs and activations are
+        expected to need is told as far as there is room for it; where there is less, `missing_bytes` says how much.
+        `free` is what is left; it is negative only where weights alone are too large.
         """
         scales = dict(self.scales_bytes)
         named = [("reserve", self.reserve_bytes)]
@@ -96,11 +97,22 @@ class Memory:
             ("buffers", self.buffer_bytes),
             ("KV cache", max(self.kv_pool_bytes, 0) - self.state_bytes),
             ("states", self.state_bytes),
+        ]
+        left = self.total_bytes - sum(size for _, size in named)
+        for name, size in (
             ("all-to-all", self.exchange_bytes),
             ("CUDA graphs", self.graph_bytes),
             ("activations", self.activation_bytes),
-        ]
-        return (*named, ("free", self.total_bytes - sum(size for _, size in named)))
+        ):
+            held = min(size, max(left, 0))
+            named.append((name, held))
+            left -= held
+        return (*named, ("free", left))
+
+    @property
+    def missing_bytes(self) -> int:
+        """By how much what stays outside the static fraction falls short of the expected need; 0 where it does not."""
+        return max(0, self.need_bytes - self.headroom_bytes)
 
     def max_concurrency(self, workload: Workload) -> int:
         """Requests of `workload` that the whole deployment runs at once: by its KV pools and its request limit."""

@@ -16,7 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.routing import Floats
-from cost_models.uncertainty import CAMPAIGN, LAYOUT, LENGTHS, NOISE, SHAPE, Deviations, Trait
+from cost_models.uncertainty import (
+    CAMPAIGN,
+    CROWD,
+    LAYOUT,
+    LENGTHS,
+    MOST_MEASURED,
+    NOISE,
+    SHAPE,
+    Deviations,
+    Trait,
+)
 from search_spaces.layout import Layout
 
 _SHAPE_LENGTH = 1.5
@@ -86,6 +96,7 @@ class Calibration:
     def _of(self, which: int, sweeps: Sequence[Sweep]) -> Applied:
         fixed = np.array([[_variance(which, sweep)] for sweep in sweeps])
         sent = which == 0
+        fixed = fixed + np.square([_crowd(which, sweep) for sweep in sweeps])
         prior = fixed + sent * np.square([sweep.collectives for sweep in sweeps])
         fast_share = np.sqrt((fixed + sent * np.square([sweep.saved for sweep in sweeps])) / prior)
         noise = NOISE[which] ** 2
@@ -94,11 +105,12 @@ class Calibration:
         if not np.any(known):
             return Applied(np.ones_like(prior), np.sqrt(prior + noise), fast_share)
         given = self._given(which, known)
+        inverse = np.linalg.inv(given)
         means = np.empty_like(prior)
         variances = np.empty_like(prior)
         for row, sweep in enumerate(sweeps):
             shared = self._shared(which, sweep, known)
-            weights = np.linalg.solve(given, shared.T).T
+            weights = shared @ inverse
             means[row] = weights @ found[known]
             variances[row] = prior[row] - np.sum(weights * shared, axis=1)
         scale = self._scale(which, known, given)
@@ -152,6 +164,12 @@ def _variance(which: int, sweep: Sweep) -> float:
 _COMMON = tuple(sum(each[which] ** 2 for each in (CAMPAIGN, LAYOUT, LENGTHS, SHAPE)) for which in (0, 1))
 
 
+def _crowd(which: int, sweep: Sweep) -> Floats:
+    """Deviation that comes from more requests in flight than were measured, at each concurrency."""
+    at_one = np.asarray(sweep.concurrencies, dtype=np.float64) / sweep.layout.dp_size
+    return np.asarray(CROWD[which] * np.log(np.maximum(1.0, at_one / MOST_MEASURED)))
+
+
 def _covariance(which: int, one: Sweep, other: Sweep) -> Floats:
     """Of shape (concurrencies of one, concurrencies of the other)."""
     common = CAMPAIGN[which] ** 2
@@ -162,6 +180,7 @@ def _covariance(which: int, one: Sweep, other: Sweep) -> Floats:
     same_lengths = one.lengths == other.lengths
     common += LAYOUT[which] ** 2 * same_layout + LENGTHS[which] ** 2 * (same_layout and same_lengths)
     covariance = np.full((len(one.concurrencies), len(other.concurrencies)), common)
+    covariance += np.outer(_crowd(which, one), _crowd(which, other))
     apart = np.subtract.outer(np.log(one.concurrencies), np.log(other.concurrencies))
     if which == 0:
         alike = (1.0 if same_layout else _PATH_ALIKE) * np.exp(-0.5 * (apart / _PATH_LENGTH) ** 2)

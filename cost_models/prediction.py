@@ -73,9 +73,9 @@ class Prediction:
     """How a layout would run.
 
     all_reduce: the path that is assumed for its all-reduces. step: one decode step at concurrency 1; peak_step: at
-    the concurrency of `peak`; prefill: one prompt alone. limits: beside `points`. unproven: why the intervals are wider
-    than for layouts like the measured ones. unproven_deviation: of the logarithm of the time per token, what of that is
-    this layout's own.
+    the concurrency of `peak`, with what it waits for others' prompts; prefill: one prompt alone. limits: beside
+    `points`. unproven: why the intervals are wider than for layouts like the measured ones. unproven_deviation: of the
+    logarithm of the time per token, what of that is this layout's own.
     """
 
     layout: Layout

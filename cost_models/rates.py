@@ -5,6 +5,7 @@ from __future__ import annotations
 from search_spaces.hardware import Gpu
 from search_spaces.model import Component, Model, Scheme
 
+_FIRST_FP8_SM = 89
 FP8 = frozenset({Scheme.FP8_BLOCK, Scheme.FP8_CHANNEL, Scheme.FP8_TENSOR, Scheme.MXFP8})
 FP4 = frozenset({Scheme.NVFP4, Scheme.MXFP4})
 
@@ -23,3 +24,10 @@ def peak_of(model: Model, gpu: Gpu, component: Component) -> float:
 def best_peak(model: Model, gpu: Gpu) -> float:
     """The highest rate that any part of the model is multiplied at, in flop/s."""
     return max(peak_of(model, gpu, component) for component in Component)
+
+
+def lacks_units(model: Model, gpu: Gpu) -> bool:
+    """Whether the model stores FP8 that the card cannot multiply as such. INT4 and FP4 are unpacked everywhere or have
+    been measured unpacked.
+    """
+    return model.quantization.scheme in FP8 and not gpu.is_cpu and gpu.sm < _FIRST_FP8_SM

@@ -15,15 +15,19 @@ from cost_models.step import COLLECTIVES, decode_step, num_prefill_chunks, prefi
 class Steady(NamedTuple):
     """Arrays of shape (layouts, points).
 
-    output_tok_per_s: of the whole deployment. running: requests that one replica runs at once. collectives_share: of
-    the time per token, what passes in messages between GPUs.
+    output_tok_per_s: of the whole deployment. running: requests that one replica runs at once. stalled_s: of the time
+    per token, what passes in prefill of others' prompts. collectives_share: of the time per token, what passes in
+    messages between GPUs. queued_s: of the time to first token, what passes before a place in the KV cache is free:
+    while other requests are served.
     """
 
     ttft_s: Floats
     tpot_s: Floats
     output_tok_per_s: Floats
     running: Floats
+    stalled_s: Floats
     collectives_share: Floats
+    queued_s: Floats
 
 
 def steady(fleet: Fleet, concurrency: Floats, c: Constants) -> Steady:
@@ -34,8 +38,8 @@ def steady(fleet: Fleet, concurrency: Floats, c: Constants) -> Steady:
 
     In each step `running / output_tokens` requests end and as many prompts take their places, in one forward pass
     that holds up all (one prompt in some steps, where that is below 1). Pipeline stages advance in lock-step, so a
-    prompt holds up every micro-batch for as long as it travels: with its time divided by the number of stages, two
-    measured pipelines come out twice too fast. The ranks of attention data parallelism meet in every MoE layer.
+    prompt holds up every micro-batch for as long as it travels; the ranks of attention data parallelism meet in every
+    MoE layer.
     """
     w = fleet.work
     waiting = np.ceil(concurrency / w.replicas)
@@ -45,7 +49,8 @@ def steady(fleet: Fleet, concurrency: Floats, c: Constants) -> Steady:
     ended = (running - 1) * w.accepted / w.output_tokens
     together = np.maximum(1.0, ended)
     stall_s = total_s(prefill_pass(fleet, together, c, hidden=c.eager_hidden))
-    tpot_s = (step_s + c.prefill_interference * ended / together * stall_s) / w.accepted
+    stalled_s = c.prefill_interference * ended / together * stall_s / w.accepted
+    tpot_s = step_s / w.accepted + stalled_s
     own_s = total_s(prefill_pass(fleet, together, c))
     queued_s = c.ttft_queue * (running - 1) * own_s / together
     if np.any(w.is_burst):
@@ -54,7 +59,7 @@ def steady(fleet: Fleet, concurrency: Floats, c: Constants) -> Steady:
         all_s = total_s(prefill_pass(fleet, running, c)) * (1 + 1 / chunks) / 2
         queued_s = np.where(w.is_burst, all_s - own_s, queued_s)
     ttft_s = c.ttft_floor_s + c.inferencex_wait_s * w.is_inferencex + own_s + queued_s + c.ttft_steps * step_s
-    for_a_place = c.ttft_kv_wait * (waiting / running - 1) * (w.output_tokens * tpot_s + ttft_s)
+    for_a_place = np.asarray(c.ttft_kv_wait * (waiting / running - 1) * (w.output_tokens * tpot_s + ttft_s))
     ttft_s = ttft_s + for_a_place
     sent_s = sum(parts[name] for name in COLLECTIVES) / w.accepted
     return Steady(
@@ -62,5 +67,7 @@ def steady(fleet: Fleet, concurrency: Floats, c: Constants) -> Steady:
         tpot_s=tpot_s,
         output_tok_per_s=concurrency * w.output_tokens / (ttft_s + (w.output_tokens - 1) * tpot_s),
         running=running,
+        stalled_s=stalled_s,
         collectives_share=sent_s / tpot_s,
+        queued_s=for_a_place,
     )

@@ -6,6 +6,7 @@ import math
 
 from cost_models.memory_shape import Shape, pool_need_bytes
 from cost_models.memory_types import DoesNotFit, Memory, Remedy
+from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.verdict import Stage
 from search_spaces.workload import Workload
@@ -15,7 +16,7 @@ _LARGEST_FRACTION = 0.97
 """Above it no advice to raise the fraction is given: graphs and activations need the rest."""
 
 
-def weights_do_not_fit(layout: Layout, expected: Memory, room: int) -> DoesNotFit:
+def weights_do_not_fit(cluster: Cluster, layout: Layout, expected: Memory, room: int) -> DoesNotFit:
     missing = expected.weight_bytes - room
     return DoesNotFit(
         layout=layout,
@@ -25,12 +26,14 @@ def weights_do_not_fit(layout: Layout, expected: Memory, room: int) -> DoesNotFi
         remedy=Remedy.SPREAD,
         message=(
             f"weights must fit on one GPU: {_gib(expected.weight_bytes)} do not fit into "
-            f"{_gib(room)} ({_gib(missing)} too much); {_spread(layout, expected.weight_bytes / room)}"
+            f"{_gib(room)} ({_gib(missing)} too much); {_spread(cluster, layout, expected.weight_bytes / room)}"
         ),
     )
 
 
-def pool_does_not_fit(layout: Layout, shape: Shape, expected: Memory, workload: Workload) -> DoesNotFit:
+def pool_does_not_fit(
+    cluster: Cluster, layout: Layout, shape: Shape, expected: Memory, workload: Workload
+) -> DoesNotFit:
     """With figures of the expected reserve, so that what is advised fits for sure."""
     request = workload.tokens_per_request
     needed = pool_need_bytes(layout, shape, request)
@@ -44,7 +47,7 @@ def pool_does_not_fit(layout: Layout, shape: Shape, expected: Memory, workload: 
     elif is_enough:
         remedy, fix = Remedy.RAISE_FRACTION, f"raise --mem-fraction-static to at least {least:.3f}"
     else:
-        remedy, fix = Remedy.SPREAD, _spread(layout, needed / usable / min(expected.mem_fraction_static, 1.0))
+        remedy, fix = Remedy.SPREAD, _spread(cluster, layout, needed / usable / min(expected.mem_fraction_static, 1.0))
     fixed = max(stage.fixed_bytes for stage in shape.stages)
     if fixed:
         fix += f", or lower --max-running-requests: {_gib(fixed)} of the KV pool are set aside for all that may run"
@@ -67,7 +70,9 @@ def pool_does_not_fit(layout: Layout, shape: Shape, expected: Memory, workload: 
     )
 
 
-def graphs_do_not_fit(layout: Layout, shape: Shape, best: Memory, needed: int, workload: Workload) -> DoesNotFit:
+def graphs_do_not_fit(
+    cluster: Cluster, layout: Layout, shape: Shape, best: Memory, needed: int, workload: Workload
+) -> DoesNotFit:
     usable = best.total_bytes - best.reserve_bytes
     most = math.floor(max(0.0, 1 - needed / usable) * 1000) / 1000
     buffers = f", {_gib(best.exchange_bytes)} of it for {layout.moe_a2a_backend}'s buffers,"
@@ -78,7 +83,7 @@ def graphs_do_not_fit(layout: Layout, shape: Shape, best: Memory, needed: int, w
         remedy = Remedy.NO_FRACTION
         fix = (
             f"no fraction leaves room for both the weights with one request and these: use a smaller "
-            f"--chunked-prefill-size, or {_spread(layout, 1.0)}"
+            f"--chunked-prefill-size, or {_spread(cluster, layout, 1.0)}"
         )
     return DoesNotFit(
         layout=layout,
@@ -94,14 +99,14 @@ def graphs_do_not_fit(layout: Layout, shape: Shape, best: Memory, needed: int, w
     )
 
 
-def _spread(layout: Layout, factor: float) -> str:
+def _spread(cluster: Cluster, layout: Layout, factor: float) -> str:
     """Advice to divide the weights over more GPUs; `factor` is how many times too large they are."""
     ranks = layout.tp_size * layout.pp_size
-    more = 2 ** math.ceil(math.log2(ranks * max(factor, 1.0)))
-    return (
-        f"spread each replica over more GPUs: --tp-size times --pp-size of at least {max(more, 2 * ranks)} "
-        f"instead of {ranks}"
-    )
+    more = max(2 ** math.ceil(math.log2(ranks * max(factor, 1.0))), 2 * ranks)
+    spread = f"spread each replica over more GPUs: --tp-size times --pp-size of at least {more} instead of {ranks}"
+    if more <= cluster.num_gpus:
+        return spread
+    return f"{spread}, which needs at least {more} of these GPUs where {cluster.name} has {cluster.num_gpus}"
 
 
 def _gib(size: float) -> str:

@@ -50,10 +50,12 @@ def decode_step(fleet: Fleet, running: Floats, c: Constants) -> Parts:
         c.roofline,
     )
     overhead = _overhead(fleet, c)
-    # More requests than any captured CUDA graph holds are launched kernel by kernel.
-    is_captured = rank_requests <= w.captured_requests
-    launch_s = np.where(is_captured, c.kernel_s(w.is_blackwell), c.eager_kernel_s)
-    parts["kernel launches"] = w.num_kernels * launch_s * overhead
+    captured_s = w.num_kernels * c.kernel_s(w.is_blackwell) * overhead
+    # More requests than any captured CUDA graph holds are launched kernel by kernel, while the GPU works.
+    eager_s = w.num_kernels * c.eager_kernel_s * overhead
+    on_gpu = total_s(parts) + captured_s
+    launched_s = captured_s + _roofline(on_gpu, eager_s, c.roofline) - on_gpu
+    parts["kernel launches"] = np.where(rank_requests <= w.captured_requests, captured_s, launched_s)
     if np.any(w.draft_steps):
         # Each drafted token passes one more layer and the head.
         a_layer = total_s(parts) / w.num_layers
@@ -77,7 +79,7 @@ def prefill_pass(fleet: Fleet, prompts: Floats, c: Constants, *, hidden: float =
     """
     w = fleet.work
     of_rank = w.input_tokens * np.maximum(1.0, prompts / w.attn_dp)
-    num_chunks = num_prefill_chunks(fleet, prompts)
+    num_chunks = num_prefill_chunks(fleet, prompts)  # A last, partial chunk counts for its share of a full one.
     rank_tokens = np.ceil(of_rank / num_chunks / w.attn_cp)
     tokens = np.ceil(w.input_tokens * prompts / num_chunks)
     this = _Pass(fleet, c, tokens, rank_tokens, is_prefill=True)
@@ -103,10 +105,12 @@ def total_s(parts: Parts) -> Floats:
 
 
 def num_prefill_chunks(fleet: Fleet, prompts: Floats) -> Floats:
-    """Forward passes that `prompts` prompts together take: a rank computes at most a chunk of tokens in each."""
+    """Full forward passes that `prompts` prompts together are worth, at least 1: a rank computes at most a chunk of
+    tokens in each.
+    """
     w = fleet.work
     tokens = w.input_tokens * np.maximum(1.0, prompts / w.attn_dp)
-    return np.where(w.chunk_tokens > 0, np.ceil(tokens / np.maximum(w.chunk_tokens, 1)), 1.0)
+    return np.where(w.chunk_tokens > 0, np.maximum(1.0, tokens / np.maximum(w.chunk_tokens, 1)), 1.0)
 
 
 def _layers(this: _Pass) -> Parts:

@@ -9,10 +9,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from search_spaces.errors import MalformedError
+from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
+from search_spaces.sglang.choices import moe_a2a_backends
+from search_spaces.sglang.versions import NEWEST, OLDEST
 
 EXAMPLE = "TP8 EP8, tp8_ep8 or TP4 EP2 on 8"
 
@@ -56,6 +60,18 @@ _PATHS = {
     "enable_torch_symm_mem": re.compile(r"\bsymm\b", re.IGNORECASE),
 }
 """How labels name the way of the all-reduces."""
+
+
+@cache
+def _backends() -> tuple[tuple[str, re.Pattern[str]], ...]:
+    """All-to-all backends of all releases, by their own names; the longest first, since some begin with others."""
+    names = {name for version in (OLDEST, NEWEST) for name in moe_a2a_backends(version)} - {Layout().moe_a2a_backend}
+    return tuple(
+        (name, re.compile(rf"(?<![a-z0-9]){name.replace('_', '[-_]?')}(?![a-z0-9])", re.IGNORECASE))
+        for name in sorted(names, key=lambda name: (-len(name), name))
+    )
+
+
 _PLACE = re.compile(r"(?:\bon|@)\s*(?P<place>[\w.*\u00d7-]+(?:\s+gpus?)?)\s*$", re.IGNORECASE)
 _FILLER = re.compile(r"[\s,;+/&_-]+|\b(?:and|with)\b", re.IGNORECASE)
 
@@ -93,6 +109,12 @@ class Notation:
             )
         return Layout().changed(**flags)
 
+    def literal_on(self, cluster: Cluster) -> Layout:
+        """`literal`, over all nodes of `cluster` where one has too few GPUs."""
+        layout = self.literal
+        is_wider = layout.nnodes == 1 < cluster.num_nodes and layout.num_gpus > cluster.gpus_per_node
+        return layout.changed(nnodes=cluster.num_nodes) if is_wider else layout
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
@@ -113,7 +135,7 @@ def read_notation(text: str) -> Notation:
         word = re.sub(r"\s+gpus?$", "", place["place"], flags=re.IGNORECASE)
         number = re.fullmatch(r"(\d{1,6})(?:gpus?)?", word, re.IGNORECASE)
         num_gpus, cluster = (int(number[1]), "") if number else (None, word)
-    flags: dict[str, int | float] = {}
+    flags: dict[str, Any] = {}
     if fraction := _MEM_FRACTION.search(rest):
         flags["mem_fraction_static"] = float(fraction["fraction"])
         rest = rest[: fraction.start()] + " " + rest[fraction.end() :]
@@ -121,6 +143,7 @@ def read_notation(text: str) -> Notation:
         rest, num_words = pattern.subn(" ", rest)
         if num_words:
             flags[field] = True
+    rest = _without_backend(rest, flags)
     rest, num_dp_words = _DP_ATTENTION.subn(" ", rest)
     widths: dict[str, int] = {}
     while match := _SIZE.search(rest):
@@ -132,7 +155,7 @@ def read_notation(text: str) -> Notation:
     if num_ep_words and "tp_size" in flags:
         flags.setdefault("ep_size", flags["tp_size"])
     left = _FILLER.sub(" ", rest).strip()
-    if left or not (widths or flags.keys() - {"mem_fraction_static", *_PATHS}):
+    if left or not (widths or flags.keys() - {"mem_fraction_static", "moe_a2a_backend", *_PATHS}):
         what = f"; not understood: {left!r}" if left else ""
         raise MalformedError(f"a layout is written as launch flags or as {EXAMPLE} (got {text!r}{what})")
     return Notation(
@@ -146,7 +169,15 @@ def read_notation(text: str) -> Notation:
     )
 
 
-def _put(flags: dict[str, int | float], widths: dict[str, int], field: str, size: int, text: str) -> None:
+def _without_backend(text: str, flags: dict[str, Any]) -> str:
+    for name, pattern in _backends():
+        text, num_words = pattern.subn(" ", text)
+        if num_words and flags.setdefault("moe_a2a_backend", name) != name:
+            raise MalformedError(f"two all-to-all backends are written: {flags['moe_a2a_backend']} and {name}")
+    return text
+
+
+def _put(flags: dict[str, Any], widths: dict[str, int], field: str, size: int, text: str) -> None:
     whole = {"tep": ("tp_size", "ep_size"), "dep": ("tp_size", "ep_size", "attn_dp_size")}.get(field, (field,))
     for name in whole:
         known = widths if name in {"attn_tp", "moe_tp"} else flags

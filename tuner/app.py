@@ -5,6 +5,7 @@ Heavy imports (optuna, mlflow) happen in the commands that need them, so that `-
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Sequence
 
@@ -72,6 +73,8 @@ def _guarded(command: Callable[[], object]) -> int:
         Voice().say("tune: interrupted")
         return Exit.INTERRUPTED
     except ClickException as error:
+        if "--json" in sys.argv:
+            Voice().document(json.dumps({"error": error.format_message()}, indent=2) + "\n")
         hint = "`tune --help` lists the options"
         if isinstance(error, NoSuchOption):
             hint += "; an engine's launch flags come after --"

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from search_spaces.catalogue import load_gpu, parse_cluster
+from search_spaces.catalogue import load_gpu
 from search_spaces.errors import MalformedError, UserError
 from search_spaces.hardware import Cluster, Gpu
 from search_spaces.layout import MOST_GPUS, Layout
@@ -22,6 +22,7 @@ from search_spaces.sglang.flags import FlagError, flags_from_mapping, from_argv
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 from tuner import asking
 from tuner.checking import Checked, Server, check_flags, check_layout
+from tuner.cluster_words import cluster_of
 from tuner.launch_words import Asked, launches_of, model_of
 from tuner.other_programs import said_of
 
@@ -124,7 +125,8 @@ def judged_line(
     # Without a number of GPUs nobody has said that these are all there are: what is too large is told by `fits` alone.
     decides = asked.get("n_gpus") is not None or asked.get("cluster") is not None
     if launch.notation is not None:
-        checked = check_layout(layout, server, suggest=suggest, memory_decides=decides)
+        on_nodes = launch.notation.literal_on(server.cluster)
+        checked = check_layout(on_nodes, server, suggest=suggest, memory_decides=decides)
     else:
         checked = check_flags(launch.flags, server, suggest=suggest, memory_decides=decides)
     return JudgedLine(checked=checked, notes=tuple(_notes(launch, server.model)))
@@ -225,6 +227,11 @@ def _name_of_gpu(word: Any) -> str:
 
 
 @cache
+def _cluster_named(word: str) -> Cluster:
+    return cluster_of(word)
+
+
+@cache
 def _found_gpu(word: str) -> Gpu:
     return load_gpu(word)
 
@@ -237,7 +244,7 @@ def _cluster(asked: Mapping[str, Any], layout: Layout, gpu_named: Callable[[str]
             raise MalformedError("a line has either gpu and n_gpus, or cluster, e.g. 8xh200")
         if not isinstance(word, str):
             raise MalformedError(f"cluster is a string, e.g. 8xh200 (got {word!r})")
-        return parse_cluster(word)
+        return _cluster_named(word)
     gpu = gpu_named(_name_of_gpu(asked.get("gpu")))
     # A launch with a size of 0 asks for no GPU, and whoever counts for it says so.
     if num_gpus is not None and not num_gpus == layout.num_gpus == 0:

@@ -58,6 +58,8 @@ def title(launch: CheckedLaunch) -> Text:
     line.append(str(verdict.status), style=_STYLES[verdict.status])
     if verdict.violations:
         line.append(verdict.violations[0].stage.after_illegal)
+    if checked.is_tight:
+        line.append(", but likely to run out of memory while graphs are captured", style=_STYLES[Status.ADJUSTED])
     line.append(f": {launch.shown_flags} | {server.model.name} on {server.cluster.name}, SGLang {server.version}")
     return line
 

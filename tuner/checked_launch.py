@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from cost_models.fractions import workable_fractions
+from cost_models.memory_verdict import SMALLEST_REQUEST
 from search_spaces.layout import Layout
 from search_spaces.notation import Notation, Reading, readings
 from search_spaces.sglang.versions import NEWEST, OLDEST, EngineVersion
@@ -16,6 +18,7 @@ from tuner.launch_words import Asked
 _ROOMY_MEM_FRACTION = 0.9
 _FEW_TOKENS = 16_384
 _USUAL_REQUEST = 2048
+_GIB = 2**30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +59,7 @@ def check_launch(asked: Asked, server: Server) -> CheckedLaunch:
         checked = check_flags(asked.flags, server)
         meant: tuple[Meant, ...] = ()
     else:
-        checked = check_layout(asked.notation.literal, server)
+        checked = check_layout(asked.notation.literal_on(server.cluster), server)
         meant = _meant(asked.notation, checked)
     readable = not any(broken.stage is Stage.PARSE for broken in checked.verdict.violations)
     return CheckedLaunch(
@@ -92,6 +95,8 @@ def _notes(asked: Asked, checked: Checked) -> list[str]:
     idle = cluster.num_gpus - requested.num_gpus
     if 0 < idle < cluster.num_gpus:
         notes.append(f"world size {requested.num_gpus}: {idle} of {cluster.num_gpus} GPUs stay idle")
+    if checked.is_tight:
+        notes.append(_tight(checked))
     notes += [text for claim in asked.claims if (text := _unkept(claim, checked))]
     notes += _memory_notes(checked)
     told = (*checked.verdict.violations, *checked.verdict.adjustments)
@@ -100,6 +105,22 @@ def _notes(asked: Asked, checked: Checked) -> list[str]:
     if any(word.partition("=")[0] == "--config" for word in asked.flags):
         notes.append("what the file of --config sets is not read here")
     return notes
+
+
+def _tight(checked: Checked) -> str:
+    server, run, held = checked.server, checked.verdict.effective, checked.memory
+    fractions = workable_fractions(server.model, server.cluster, run, SMALLEST_REQUEST, version=server.version)
+    left = (
+        ""
+        if held is None
+        else (
+            f": graphs, activations and exchange buffers are expected to need {held.need_bytes / _GIB:.1f} GiB outside "
+            f"of it, and {held.headroom_bytes / _GIB:.1f} GiB are left"
+        )
+    )
+    if fractions is None:
+        return f"no --mem-fraction-static is sure to work{left}; a smaller --chunked-prefill-size needs less"
+    return f"lower --mem-fraction-static to at most {fractions[1]:.3f}{left}"
 
 
 def _memory_notes(checked: Checked) -> list[str]:

@@ -9,11 +9,13 @@ from enum import Enum, auto
 from cost_models.memory import memory
 from cost_models.memory_types import Memory
 from cost_models.memory_verdict import MEMORY_RULES, memory_violation
+from cost_models.setting import Setting
 from cost_models.weights import leaves_draft_out, weight_bytes_at_construction
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.rank_groups import rank_groups
+from search_spaces.sglang.all_reduce import HEEDED
 from search_spaces.sglang.corrections import corrected
 from search_spaces.sglang.flags import FlagError, from_argv
 from search_spaces.sglang.rules import how_far, judge, launch_of
@@ -43,6 +45,12 @@ class Server:
     cluster: Cluster
     version: EngineVersion = NEWEST
     env: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def setting(self) -> Setting:
+        """What predictions of its launches are made under."""
+        switches = tuple(sorted((name, self.env[name]) for name in HEEDED & self.env.keys()))
+        return Setting(version=self.version, environment=switches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +87,13 @@ class Checked:
     def leaves_draft_out(self) -> bool:
         """Whether the launch loads a draft model that `memory` does not know."""
         return leaves_draft_out(self.server.model, self.verdict.effective)
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether it starts only if graphs and activations need less than is expected."""
+        if self.verdict.violations or self.server.cluster.gpu.is_cpu:
+            return False
+        return self.memory is not None and self.memory.is_tight
 
     @property
     def is_at_the_edge(self) -> bool:

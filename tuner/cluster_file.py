@@ -28,6 +28,11 @@ from search_spaces.errors import MalformedError, UnknownNameError, UserError
 from search_spaces.hardware import Cluster, CollectiveOp, Fabric, Gpu, LinkKind, MeasuredCurve, Route
 
 UNREAD = "probed"
+_LARGEST_BYTES = 2**50
+_SLOWEST_PER_S, _FASTEST_PER_S = 1e6, 1e21
+"""Bytes or operations a second: slower than any machine of the last decades, and a million times any of today's."""
+_LONGEST_SAID = 40
+_SHORTEST_S, _LONGEST_S = 1e-9, 1e4
 _Kind = TypeVar("_Kind", bound=StrEnum)
 _KEYS = ("gpu", "gpus_per_node", "num_nodes", "fabric", UNREAD)
 _WORDS = ("key", "name", "source")
@@ -219,13 +224,17 @@ def _curve(facts: Any, num_gpus: int, place: str) -> MeasuredCurve:
             f"{place} has a latency for each size (got {len(sizes)} size_bytes and {len(seconds)} seconds)"
         )
     for i, size in enumerate(sizes):
-        if type(size) is not int or size < 1:
-            raise MalformedError(f"{place}.size_bytes[{i}] is a count of at least 1 (got {size!r})")
+        if type(size) is not int or not 1 <= size <= _LARGEST_BYTES:
+            raise MalformedError(
+                f"{place}.size_bytes[{i}] is a count of at least 1, at most 2**50 (got {_short(size)})"
+            )
         if i and size <= sizes[i - 1]:
             raise MalformedError(f"{place}.size_bytes rise, but {sizes[i - 1]} is followed by {size}")
     for i, each in enumerate(seconds):
-        if _positive(each) is None:
-            raise MalformedError(f"{place}.seconds[{i}] is a number above 0 (got {each!r})")
+        if not _SHORTEST_S <= (_positive(each) or 0.0) <= _LONGEST_S:
+            raise MalformedError(
+                f"{place}.seconds[{i}] is a number above 0, from {_SHORTEST_S:g} to {_LONGEST_S:g} (got {_short(each)})"
+            )
     return MeasuredCurve(
         op=_member(CollectiveOp, facts.get("op"), f"{place}.op"),
         backend=backend,
@@ -250,20 +259,32 @@ def _list(facts: Mapping[str, Any], name: str, place: str) -> list[Any]:
 
 def _count(facts: Mapping[str, Any], name: str, word: str) -> int:
     value = facts.get(name)
-    if type(value) is not int or value < 1:
-        raise MalformedError(f"{word}: {name} is a count of at least 1 (got {value!r})")
+    if type(value) is not int or not 1 <= value <= _LARGEST_BYTES:
+        raise MalformedError(f"{word}: {name} is a count of at least 1, at most 2**50 (got {_short(value)})")
     return value
 
 
 def _rate(facts: Mapping[str, Any], name: str, word: str) -> float:
     value = _positive(facts.get(name))
-    if value is None:
-        raise MalformedError(f"{word}: {name} is a number above 0 (got {facts.get(name)!r})")
+    if value is None or not _SLOWEST_PER_S <= value <= _FASTEST_PER_S:
+        raise MalformedError(
+            f"{word}: {name} is a number above 0, from {_SLOWEST_PER_S:g} to {_FASTEST_PER_S:g} "
+            f"(got {_short(facts.get(name))})"
+        )
     return value
 
 
 def _rate_or_none(facts: Mapping[str, Any], name: str, word: str) -> float | None:
     return None if facts.get(name) is None else _rate(facts, name, word)
+
+
+def _short(value: Any) -> str:
+    """As it is written, cut where it is long."""
+    try:
+        said = repr(value)
+    except ValueError:  # an integer of more digits than Python writes
+        return "a number of thousands of digits"
+    return said if len(said) <= _LONGEST_SAID else f"{said[:_LONGEST_SAID]}..."
 
 
 def _positive(value: Any) -> float | None:

@@ -79,7 +79,7 @@ class _Points:
             members.append((work, channels_of(row.cluster, row.layout, attn_tp, path, attention_path)))
         self.fleet = Fleet(members)
         self.concurrency = np.array([[float(row.concurrency)] for row in rows])
-        self.tpot_s = np.array([row.tpot_s for row in rows])
+        self.tpot_s = np.array([np.nan if row.tpot_s is None else row.tpot_s for row in rows])
         self.ttft_s = np.array([np.nan if row.ttft_s is None else row.ttft_s for row in rows])
 
     def predicted(self, constants: Constants) -> Steady:
@@ -89,8 +89,9 @@ class _Points:
 def fit(rows: Sequence[MeasuredRow], names: Sequence[str] = FITTED, start: Constants = PRIOR) -> Fit:
     """The constants of `names` that suit `rows` best, from and near those of `start`.
 
-    Raises ValueError without a row.
+    Rows without a time per output token are passed over. Raises ValueError without any other.
     """
+    rows = [row for row in rows if row.tpot_s is not None]
     if not rows:
         raise ValueError("a fit needs at least one measured row")
     points = _Points(rows)

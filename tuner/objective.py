@@ -27,6 +27,11 @@ class Objective(StrEnum):
         return self is Objective.PEAK_THROUGHPUT
 
     @property
+    def other(self) -> Objective:
+        """What layouts that are alike by this one are told apart by."""
+        return Objective.C1_LATENCY if self is Objective.PEAK_THROUGHPUT else Objective.PEAK_THROUGHPUT
+
+    @property
     def unit(self) -> str:
         """Unit of `value_of`, SI; see `shown` for people."""
         return "tok/s" if self is Objective.PEAK_THROUGHPUT else "s"

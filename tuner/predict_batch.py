@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import islice
 from typing import Any
@@ -15,11 +15,12 @@ from typing import Any
 from cost_models.estimate import predict_all
 from cost_models.memory_types import DoesNotFit
 from cost_models.prediction import Prediction
-from cost_models.setting import Client, ServingEngine, Setting
+from cost_models.setting import Client, ServingEngine
 from search_spaces.errors import MalformedError, UnknownNameError, UnsupportedError, UserError
 from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.rank_groups import rank_groups
+from search_spaces.sglang.all_reduce import unheeded
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 from search_spaces.workload import Workload
 from tuner import asking
@@ -44,7 +45,9 @@ from tuner.voice import Voice
 BLOCK = 4096
 _LAUNCH_KEYS = (*(key for key in KEYS if key != "id"), "engine", "precision", "mem_fraction_static")
 """What a verdict hangs on."""
-_LOAD_KEYS = ("isl", "osl", "concurrency", "acceptance_length", "client")
+_LENGTHS = {"isl": "input_tokens", "osl": "output_tokens"}
+"""Each with its other name."""
+_LOAD_KEYS = (*_LENGTHS, *_LENGTHS.values(), "concurrency", "acceptance_length", "client")
 _VLLM_FRACTION = 0.9
 """What other engines take of the memory unless they are told (vLLM's --gpu-memory-utilization)."""
 
@@ -124,7 +127,8 @@ def _line(
 
 
 def _workload(asked: Mapping[str, Any]) -> Workload:
-    inputs, outputs, concurrency = (_count(asked, name) for name in ("isl", "osl", "concurrency"))
+    inputs, outputs = (_length(asked, *names) for names in _LENGTHS.items())
+    concurrency = _count(asked, "concurrency")
     accepted = asked.get("acceptance_length", 1.0)
     if isinstance(accepted, bool) or not isinstance(accepted, int | float):
         raise MalformedError(f"acceptance_length is a number of tokens per step (got {accepted!r})")
@@ -134,6 +138,15 @@ def _workload(asked: Mapping[str, Any]) -> Workload:
         concurrencies=(1,) if concurrency == 1 else (1, concurrency),
         acceptance_length=float(accepted),
     )
+
+
+def _length(asked: Mapping[str, Any], name: str, other: str) -> int:
+    """In tokens, by either name."""
+    if asked.get(name) is None and asked.get(other) is not None:
+        return _count(asked, other)
+    if asked.get(name) is not None and asked.get(other) not in {None, asked[name]}:
+        raise MalformedError(f"{name} is {asked[name]} and {other} {asked[other]}: they are the same thing")
+    return _count(asked, name)
 
 
 def _count(asked: Mapping[str, Any], name: str) -> int:
@@ -222,7 +235,7 @@ def _estimates(read: Sequence[_Line]) -> dict[int, Prediction | DoesNotFit]:
         launch = lines[0].launch
         server = launch.judged.checked.server
         ladder = tuple(sorted({1, *(line.concurrency for line in lines)}))
-        key = (id(server.model), server.cluster, server.version, launch.engine, lines[0].load, ladder)
+        key = (id(server.model), server.cluster, server.setting, launch.engine, lines[0].load, ladder)
         together.setdefault(key, []).append(lines)
     found: dict[int, Prediction | DoesNotFit] = {}
     for (*_, ladder), groups in together.items():
@@ -235,7 +248,7 @@ def _estimates(read: Sequence[_Line]) -> dict[int, Prediction | DoesNotFit]:
             acceptance_length=first.workload.acceptance_length,
         )
         layouts = [lines[0].launch.layout for lines in groups]
-        setting = Setting(engine=first.launch.engine, version=server.version, client=first.client)
+        setting = replace(server.setting, engine=first.launch.engine, client=first.client)
         estimates = predict_all(server.model, server.cluster, layouts, load, setting=setting)
         for lines, estimate in zip(groups, estimates, strict=True):
             found.update((line.number, estimate) for line in lines)
@@ -245,7 +258,7 @@ def _estimates(read: Sequence[_Line]) -> dict[int, Prediction | DoesNotFit]:
 def _fields(line: _Line, estimate: Prediction | DoesNotFit | None) -> dict[str, Any]:
     launch = line.launch
     checked = checked_document(launch.judged.checked)
-    notes = list(launch.judged.notes)
+    notes = [*launch.judged.notes, *unheeded(launch.judged.checked.server.env)]
     is_sglang = launch.engine is ServingEngine.SGLANG
     if not is_sglang:
         notes.append(f"what {launch.engine} would refuse is not known here: its layout is taken as legal")

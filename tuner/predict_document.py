@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -11,7 +12,13 @@ from search_spaces.workload import Workload
 from tuner.predict_words import per_user, per_user_interval
 
 
-def workload_document(workload: Workload) -> dict[str, Any]:
+def workload_document(workload: Workload, asked: Sequence[int] = ()) -> dict[str, Any]:
+    """asked: the concurrencies that were asked for; empty: all of the workload's."""
+    load = workload_fields(workload)
+    return {**load, "concurrencies": list(asked)} if asked else load
+
+
+def workload_fields(workload: Workload) -> dict[str, Any]:
     return {name: list(value) if isinstance(value, tuple) else value for name, value in asdict(workload).items()}
 
 
@@ -37,9 +44,11 @@ def memory_document(held: Memory) -> dict[str, Any]:
     }
 
 
-def points_document(estimate: Prediction) -> list[dict[str, Any]]:
+def points_document(estimate: Prediction, shown: Sequence[ServingPoint] | None = None) -> list[dict[str, Any]]:
+    """shown: those of its points that were asked for; None: all."""
     limits = {limit.concurrency: limit for limit in estimate.limits}
-    return [_point(point, estimate.layout.num_gpus, limits.get(point.concurrency)) for point in estimate.points]
+    points = estimate.points if shown is None else shown
+    return [_point(point, estimate.layout.num_gpus, limits.get(point.concurrency)) for point in points]
 
 
 def _point(point: ServingPoint, num_gpus: int, limit: Limit | None) -> dict[str, Any]:

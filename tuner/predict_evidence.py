@@ -9,22 +9,46 @@ from typing import Any
 
 from cost_models.calibration import NO_CALIBRATION, Calibration, Observation, calibrate
 from cost_models.estimate import predict_if_it_fits
+from cost_models.prediction import ServingPoint
 from cost_models.setting import Setting
 from search_spaces.errors import UserError
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
-from search_spaces.sglang.versions import EngineVersion
 from search_spaces.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """A measured point beside what was predicted of it before anything was calibrated."""
+
+    measured: Observation
+    tpot_s: float
+    ttft_s: float
+
+    @property
+    def document(self) -> dict[str, Any]:
+        seen = self.measured
+        return {
+            "layout": seen.layout.label,
+            "concurrency": seen.concurrency,
+            "tpot_ms": {"measured": seen.tpot_s * 1e3, "predicted": self.tpot_s * 1e3},
+            "ttft_ms": {
+                "measured": None if seen.ttft_s is None else seen.ttft_s * 1e3,
+                "predicted": self.ttft_s * 1e3,
+            },
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """origin: where the measurements come from. tpot_factor: by which the calibration moves the time per token at the
     measured points, as a geometric mean; ttft_factor: likewise. is_simulated: whether a simulated server gave them.
+    compared: each observation with its prediction.
     """
 
     observations: tuple[Observation, ...]
+    compared: tuple[Compared, ...]
     calibration: Calibration
     origin: str
     tpot_factor: float
@@ -57,6 +81,7 @@ class Evidence:
             "tpot_factor": self.tpot_factor,
             "ttft_factor": self.ttft_factor,
             "simulated": self.is_simulated,
+            "points": [each.document for each in self.compared],
         }
 
 
@@ -64,7 +89,7 @@ def gathered(
     model: Model,
     cluster: Cluster,
     workload: Workload,
-    version: EngineVersion,
+    setting: Setting,
     observations: Sequence[Observation],
     *,
     origin: str,
@@ -73,26 +98,32 @@ def gathered(
     """Raises UserError where there is nothing to learn from."""
     if not observations:
         raise UserError(f"{origin} holds no measured point: there is nothing to calibrate by")
-    setting = Setting(version=version)
     calibration = calibrate(model, cluster, workload, observations, setting=setting)
     by_layout: dict[Layout, set[int]] = {}
     for each in observations:
         by_layout.setdefault(each.layout, set()).add(each.concurrency)
     moved = []
+    known_before: dict[tuple[Layout, int], ServingPoint] = {}
     for layout, concurrencies in by_layout.items():
         load = replace(workload, concurrencies=tuple(sorted({1, *concurrencies})))
         before, after = (
             predict_if_it_fits(model, cluster, layout, load, setting=setting, calibration=known).points
             for known in (NO_CALIBRATION, calibration)
         )
+        known_before |= {(layout, point.concurrency): point for point in before}
         moved += [
             (math.log(new.tpot_s / old.tpot_s), math.log(new.ttft_s / old.ttft_s))
             for old, new in zip(before, after, strict=True)
             if old.concurrency in concurrencies
         ]
     tpot_factor, ttft_factor = (math.exp(sum(logs) / len(logs)) for logs in zip(*moved, strict=True))
+    compared = []
+    for each in observations:
+        point = known_before[each.layout, each.concurrency]
+        compared.append(Compared(measured=each, tpot_s=point.tpot_s, ttft_s=point.ttft_s))
     return Evidence(
         observations=tuple(observations),
+        compared=tuple(compared),
         calibration=calibration,
         origin=origin,
         tpot_factor=tpot_factor,

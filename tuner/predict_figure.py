@@ -30,10 +30,27 @@ def write_figure(ranking: Ranking, path: Path) -> None:
     figure = Figure(figsize=(9, 6), layout="constrained")
     axes = figure.subplots()
     front, *drawn = curves(ranking)
-    axes.plot(front.x, front.y, color="0.75", linewidth=6, label=front.name, zorder=1)
     best = ranking.best.prediction
-    for curve in drawn:
-        axes.plot(curve.x, curve.y, marker="o", markersize=4, label=curve.name)
+    for place, curve in enumerate(drawn):
+        axes.plot(
+            curve.x,
+            curve.y,
+            marker="o",
+            markersize=4,
+            linewidth=1.5 if place else 2.5,
+            label=curve.name,
+            zorder=2 + len(drawn) - place,
+        )
+    axes.plot(
+        front.x,
+        front.y,
+        "s",
+        markersize=9,
+        markerfacecolor="none",
+        color="0.3",
+        label=front.name,
+        zorder=len(drawn) + 3,
+    )
     for point in best.points:
         per_gpu = point.output_tok_per_s_interval
         axes.plot(

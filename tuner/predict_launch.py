@@ -5,21 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cost_models.calibration import NO_CALIBRATION
+from cost_models.communication import MEASURED_HERE, all_reduce
 from cost_models.estimate import predict
 from cost_models.fractions import workable_fractions
 from cost_models.memory import fit
-from cost_models.memory_types import DoesNotFit
+from cost_models.memory_types import DoesNotFit, Remedy
 from cost_models.memory_verdict import SMALLEST_REQUEST
-from cost_models.prediction import Prediction
-from cost_models.setting import Setting
+from cost_models.prediction import Prediction, ServingPoint
 from search_spaces.layout import Layout
 from search_spaces.sglang.all_reduce import AllReduceChoice, all_reduce_choice
 from search_spaces.sglang.rules import launch_of
 from search_spaces.sglang.target import Target
 from search_spaces.workload import Workload
 from tuner.checked_launch import CheckedLaunch
-from tuner.checking import Checked, Server
+from tuner.checking import Checked, Server, check_anew
 from tuner.predict_evidence import Evidence
+
+USUAL_FRACTION = 0.9
+"""What is suggested where it works."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,10 @@ class Fractions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedLaunch:
-    """estimate: None where the launch is illegal. all_reduce: None on one GPU, or where nothing is predicted."""
+    """estimate: None where the launch is illegal. all_reduce: None on one GPU, or where nothing is predicted.
+    works_as: the launch with a memory fraction that works, where its own is all that is wrong. asked: concurrencies
+    to show; empty: all.
+    """
 
     launch: CheckedLaunch
     workload: Workload
@@ -41,15 +47,34 @@ class PredictedLaunch:
     fractions: Fractions
     all_reduce: AllReduceChoice | None = None
     evidence: Evidence | None = None
+    works_as: Layout | None = None
+    asked: tuple[int, ...] = ()
 
     @property
     def server(self) -> Server:
         return self.launch.checked.server
 
+    def points_of(self, estimate: Prediction) -> tuple[ServingPoint, ...]:
+        """Those that were asked for."""
+        return tuple(point for point in estimate.points if not self.asked or point.concurrency in self.asked)
+
     @property
     def layout(self) -> Layout:
         """As it runs."""
         return self.launch.checked.verdict.effective
+
+    @property
+    def all_reduce_times(self) -> str:
+        """Where the times of its all-reduces come from; empty where there are none."""
+        if self.all_reduce is None:
+            return ""
+        cluster = self.server.cluster
+        curve = all_reduce(cluster, self.layout.tp_size, self.all_reduce.path)
+        if curve is None:
+            return ""
+        if cluster.fabric is not None and MEASURED_HERE in curve.source:
+            return f"{curve.source} ({cluster.fabric.source})"
+        return f"{'measured elsewhere' if curve.is_measured else 'not measured'}: {curve.source}"
 
     @property
     def max_concurrency(self) -> int:
@@ -66,25 +91,53 @@ def too_large(checked: Checked) -> DoesNotFit | None:
     return found if isinstance(found, DoesNotFit) else None
 
 
-def predict_launch(launch: CheckedLaunch, workload: Workload, evidence: Evidence | None = None) -> PredictedLaunch:
-    """No performance is told of what is illegal or does not fit. Raises UserError for a load that the model refuses."""
+def predict_launch(
+    launch: CheckedLaunch, workload: Workload, evidence: Evidence | None = None, *, asked: tuple[int, ...] = ()
+) -> PredictedLaunch:
+    """No performance is told of what is illegal or does not fit. asked: concurrencies to show; empty: all.
+
+    Raises UserError for a load that the model refuses.
+    """
     server, verdict = launch.checked.server, launch.checked.verdict
     model, cluster, layout = server.model, server.cluster, verdict.effective
     if verdict.violations:
-        return PredictedLaunch(launch=launch, workload=workload, estimate=None, fractions=NO_FRACTIONS)
+        lacking = too_large(launch.checked)
+        return PredictedLaunch(
+            launch=launch,
+            workload=workload,
+            estimate=None,
+            fractions=NO_FRACTIONS,
+            works_as=None if lacking is None else _with_another_fraction(launch.checked, lacking, workload),
+        )
     workload.check_against(model)
     calibration = NO_CALIBRATION if evidence is None else evidence.calibration
-    estimate = predict(
-        model, cluster, layout, workload, setting=Setting(version=server.version), calibration=calibration
-    )
+    estimate = predict(model, cluster, layout, workload, setting=server.setting, calibration=calibration)
     return PredictedLaunch(
         launch=launch,
         workload=workload,
         estimate=estimate,
         fractions=_fractions(server, verdict.requested, layout, workload),
-        all_reduce=all_reduce_choice(model, cluster, layout, server.version) if layout.tp_size > 1 else None,
+        all_reduce=all_reduce_choice(model, cluster, layout, server.version, environment=server.env)
+        if layout.tp_size > 1
+        else None,
         evidence=evidence,
+        works_as=_with_another_fraction(launch.checked, estimate, workload)
+        if isinstance(estimate, DoesNotFit)
+        else None,
+        asked=asked,
     )
+
+
+def _with_another_fraction(checked: Checked, lacking: DoesNotFit, workload: Workload) -> Layout | None:
+    """The same launch with the memory fraction in the middle of those that work, or the usual one among them."""
+    if lacking.remedy not in {Remedy.RAISE_FRACTION, Remedy.LOWER_FRACTION}:
+        return None
+    low, high = _range(checked.server, lacking.layout, workload)
+    if low is None or high is None:
+        return None
+    fraction = USUAL_FRACTION if low <= USUAL_FRACTION <= high else round((low + high) / 2, 3)
+    layout = checked.verdict.requested.changed(mem_fraction_static=fraction)
+    return layout if check_anew(checked, layout).verdict.is_legal else None
 
 
 NO_FRACTIONS = Fractions(own=None, smallest=None, largest=None)

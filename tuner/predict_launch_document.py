@@ -6,6 +6,8 @@ from typing import Any
 
 from cost_models.memory_types import DoesNotFit
 from cost_models.prediction import COVERAGE, Prediction, StepTime
+from search_spaces.sglang.all_reduce import unheeded
+from tuner.check_document import argv_text
 from tuner.check_document import document as checked_document
 from tuner.predict_document import (
     interval_document,
@@ -32,9 +34,10 @@ def document(predicted: PredictedLaunch) -> dict[str, Any]:
         "flags": launch.shown_flags,
         **checked,
         "notes": list(launch.notes),
-        "workload": workload_document(predicted.workload),
+        "workload": workload_document(predicted.workload, predicted.asked),
         "coverage": COVERAGE,
         "shortfall": None if lacking is None else shortfall_document(lacking),
+        "works_as": None if predicted.works_as is None else argv_text(predicted.works_as, server.version),
         "prediction": _prediction(predicted, estimate) if isinstance(estimate, Prediction) else None,
     }
 
@@ -52,11 +55,17 @@ def _prediction(predicted: PredictedLaunch, estimate: Prediction) -> dict[str, A
         "max_concurrency": predicted.max_concurrency,
         "all_reduce": None
         if choice is None
-        else {"path": str(choice.path), "reason": choice.reason, "source": choice.source},
+        else {
+            "path": str(choice.path),
+            "reason": choice.reason,
+            "source": choice.source,
+            "times": predicted.all_reduce_times,
+            "not_heeded": list(unheeded(predicted.server.env)),
+        },
         "decode_step": _step(estimate.step, 1),
         "peak_decode_step": _step(estimate.peak_step, estimate.peak.concurrency),
         "prefill": _step(estimate.prefill, 1),
-        "points": points_document(estimate),
+        "points": points_document(estimate, predicted.points_of(estimate)),
         "peak": {
             "concurrency": estimate.peak.concurrency,
             "output_tok_s": estimate.peak.output_tok_per_s,

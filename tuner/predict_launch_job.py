@@ -24,7 +24,7 @@ def run(request: PredictRequest, *, json_output: bool) -> Exit:
         placed = place(asked, model=request.model, cluster=request.cluster, version=request.version, voice=voice)
         launch = check_launch(placed.asked, placed.server)
         evidence = None if launch.checked.verdict.violations else evidence_of(request, placed.server)
-        predicted.append(predict_launch(launch, request.workload, evidence))
+        predicted.append(predict_launch(launch, request.workload, evidence, asked=request.asked))
     if json_output:
         documents = [document(each) for each in predicted]
         voice.document(json.dumps(documents if len(documents) > 1 else documents[0], indent=2, allow_nan=False) + "\n")

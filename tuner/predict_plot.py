@@ -6,11 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tuner.predict_space import Ranked, Ranking, pareto_front
+from tuner.predict_words import prose
 
 NUM_CURVES = 5
-_FRONT = "Pareto front"
+_FRONT = "Pareto front: no other point is faster for the user and per GPU"
 _LETTERS = "abcdefghij"
 _COLOURS = ("blue", "magenta", "green", "yellow", "cyan")
+_SAME = 0.02
+"""Curves that are nowhere farther apart would be drawn on one another."""
 _HEIGHT = 18
 _BORDER = 16
 """Columns of the frame and of the labels on the right."""
@@ -27,17 +30,24 @@ class Curve:
 
 
 def leading(ranking: Ranking, most: int = NUM_CURVES) -> tuple[Ranked, ...]:
-    """The first of the ranking, and those that hold most of the Pareto front; best first."""
-    held: dict[int, int] = {}
-    for _, _, each, _ in pareto_front(ranking.ranked):
-        held[id(each)] = held.get(id(each), 0) + 1
-    order = sorted(ranking.ranked, key=lambda each: (each is not ranking.best, -held.get(id(each), 0)))
-    chosen = {id(each) for each in order[:most]}
-    return tuple(each for each in ranking.ranked if id(each) in chosen)
+    """The best ones that differ: a curve that lies on a better one's shows nothing. Best first."""
+    chosen: list[Ranked] = []
+    for each in ranking.ranked:
+        if len(chosen) == most:
+            break
+        if all(_differ(each, other) for other in chosen):
+            chosen.append(each)
+    return tuple(chosen)
+
+
+def _differ(one: Ranked, other: Ranked) -> bool:
+    curves_ = _curve_of(one), _curve_of(other)
+    pairs = [pair for axis in ("x", "y") for pair in zip(*(getattr(c, axis) for c in curves_), strict=True)]
+    return any(abs(a / b - 1) > _SAME for a, b in pairs)
 
 
 def curves(ranking: Ranking) -> tuple[Curve, ...]:
-    """The front first: what is drawn later lies above it."""
+    """The points of the front, then the leading layouts, best first."""
     front = pareto_front(ranking.ranked)
     return (
         Curve(name=_FRONT, x=tuple(point[0] for point in front), y=tuple(point[1] for point in front)),
@@ -62,20 +72,31 @@ def terminal_plot(ranking: Ranking, width: int, *, is_plain: bool, in_colour: bo
     drawn = curves(ranking)
     in_letters = is_plain or not in_colour
     marks = ["*", *_LETTERS[: len(drawn) - 1]]
+    colours = ["white", *_COLOURS[: len(drawn) - 1]]
+    # What is drawn later lies above: the first of the ranking above the others, the front's points above all.
+    order = [*range(len(drawn) - 1, 0, -1), 0]
     text = plot_to_string(
-        xs=[list(curve.x) for curve in drawn],
-        ys=[list(curve.y) for curve in drawn],
-        lines=[True] * len(drawn),
+        xs=[list(drawn[i].x) for i in order],
+        ys=[list(drawn[i].y) for i in order],
+        lines=[i > 0 for i in order],
         width=max(min(width - _BORDER, 90), 20),
         height=_HEIGHT,
         x_min=0,
         y_min=0,
-        color=["white", *_COLOURS[: len(drawn) - 1]] if in_colour else False,
-        **({"character_set": "ascii", "force_ascii_characters": marks} if in_letters else {}),
+        color=[colours[i] for i in order] if in_colour else False,
+        **({"character_set": "ascii", "force_ascii_characters": [marks[i] for i in order]} if in_letters else {}),
     )
-    lines = ["", "tok/s per GPU (up) over tok/s per user (right), one point per concurrency", *text.split("\n")]
+    title = [
+        "tok/s per GPU (up) over tok/s per user (right), one point per concurrency",
+        f"drawn: {_of_how_many(len(drawn) - 1)} by {ranking.objective}; the first lies above the others",
+    ]
+    lines = ["", *prose(title, width), *text.split("\n")]
     lines += _legend(drawn, marks, in_colour=in_colour, in_letters=in_letters)
     return [line.translate(_ASCII) for line in lines] if is_plain else lines
+
+
+def _of_how_many(number: int) -> str:
+    return f"the best {number} shapes whose curves differ" if number > 1 else "the best shape"
 
 
 def _legend(drawn: Sequence[Curve], marks: Sequence[str], *, in_colour: bool, in_letters: bool) -> list[str]:

@@ -14,25 +14,31 @@ from tuner.predict_document import (
     shortfall_document,
     workload_document,
 )
+from tuner.predict_evidence_text import evidence_lines
 from tuner.predict_space import Ranked, Ranking, pareto_front
-from tuner.predict_words import figure, gib, load_line, ms, span
+from tuner.predict_words import TOP_OF_THE_LADDER, figure, gib, load_line, ms, prose, span
 from tuner.text_table import Column, table_lines
 
 _CAPTION = (
-    "one row a shape, at the mem fraction that does best, the engine's own where none does better; at: concurrency of "
-    "the peak; c1: concurrency 1"
+    "one row a shape, at the mem fraction that does best, by the other objective too; the engine's own where none does "
+    "better; at: concurrency of the peak; c1: concurrency 1"
 )
 
 
 def report(ranking: Ranking, width: int, limit: int | None) -> list[str]:
     shown = ranking.ranked if limit is None else ranking.ranked[:limit]
-    return [
+    fabric = ranking.cluster.fabric
+    opening = [
         headline(ranking),
+        *([] if fabric is None else [f"links of {ranking.cluster.name}: {fabric.source}"]),
         load_line(ranking.workload),
-        *([] if ranking.evidence is None else [ranking.evidence.told]),
+    ]
+    return [
+        *prose(opening, width),
+        *evidence_lines(ranking.evidence, width),
         *_table(ranking, shown, width),
-        *_more(ranking, shown),
-        *_standing(ranking),
+        *prose(_more(ranking, shown), width),
+        *_standing(ranking, width),
     ]
 
 
@@ -48,19 +54,20 @@ def headline(ranking: Ranking) -> str:
 def _table(ranking: Ranking, shown: Sequence[Ranked], width: int) -> list[str]:
     if not shown:
         return []
-    first, peak = (5, 0) if ranking.objective.maximise else (0, 5)
+    is_peak = ranking.objective.maximise
+    one_first, peak_first = (0, 2)[is_peak], (2, 0)[is_peak]
     points = [(each.prediction.points[0], each.prediction.peak) for each in shown]
     held = [each.prediction.memory for each in shown]
     columns = [
         Column(title="#", cells=[f"{number}" for number in range(1, len(shown) + 1)]),
         Column(title="", cells=["=" if each.is_like_best else "" for each in shown], is_number=False),
         Column(title="layout", cells=[each.candidate.requested.label for each in shown], is_number=False),
-        Column(title="peak tok/s", cells=[figure(top.output_tok_per_s) for _, top in points], priority=peak),
+        Column(title="peak tok/s", cells=[figure(top.output_tok_per_s) for _, top in points], priority=peak_first),
         Column(
             title="",
             cells=[f"({span(top.output_tok_per_s_interval)})" for _, top in points],
             is_number=False,
-            priority=peak + 3 if peak else 1,
+            priority=1 if is_peak else 8,
         ),
         Column(title="at", cells=[str(top.concurrency) for _, top in points], priority=6),
         Column(
@@ -71,18 +78,18 @@ def _table(ranking: Ranking, shown: Sequence[Ranked], width: int) -> list[str]:
             ],
             priority=7,
         ),
-        Column(title="c1 ms/token", cells=[ms(one.tpot_s) for one, _ in points], priority=first),
+        Column(title="c1 ms/token", cells=[ms(one.tpot_s) for one, _ in points], priority=one_first),
         Column(
             title="",
             cells=[f"({span(one.tpot_interval_s, 1e3)})" for one, _ in points],
             is_number=False,
-            priority=first + 2 if first else 1,
+            priority=8 if is_peak else 1,
         ),
         Column(title="c1 TTFT ms", cells=[ms(one.ttft_s) for one, _ in points], priority=9),
         Column(title="weights/GPU", cells=[gib(each.weight_bytes) for each in held], priority=4),
         Column(title="mem", cells=[f"{each.mem_fraction_static:.3g}" for each in held], priority=3),
-        Column(title="KV tokens", cells=[f"{each.kv_tokens_total:,}" for each in held], priority=3),
-        Column(title="", cells=[each.risk for each in held], is_number=False, priority=2),
+        Column(title="KV tokens", cells=[f"{each.kv_tokens_total:,}" for each in held], priority=5),
+        Column(title="", cells=[each.risk for each in held], is_number=False, priority=3),
     ]
     return ["", *table_lines(columns, width)]
 
@@ -96,7 +103,7 @@ def _more(ranking: Ranking, shown: Sequence[Ranked]) -> list[str]:
     ]
 
 
-def _standing(ranking: Ranking) -> list[str]:
+def _standing(ranking: Ranking, width: int) -> list[str]:
     alike = sum(each.is_like_best for each in ranking.ranked) - 1
     if not alike:
         same = "the first is told apart from all others"
@@ -110,13 +117,30 @@ def _standing(ranking: Ranking) -> list[str]:
     best = ranking.best
     if best.prediction.unproven:
         lines.append(f"what the first rests on is not proven: {'; '.join(best.prediction.unproven)}")
-    limit = max(best.prediction.limits, key=lambda each: each.output_tok_per_s, default=None)
+    at = ranking.deciding_concurrency
+    if ranking.objective.maximise and at == ranking.workload.concurrencies[-1]:
+        lines.append(f"the first peaks at concurrency {at}{TOP_OF_THE_LADDER}")
+    limit = next((each for each in best.prediction.limits if each.concurrency == at), None)
     if limit is not None:
         lines.append(
-            f"no layout of these GPUs can exceed {figure(limit.output_tok_per_s)} tok/s at concurrency "
-            f"{limit.concurrency} ({limit.bound_by})"
+            f"no layout of these GPUs can exceed {figure(limit.output_tok_per_s)} tok/s at concurrency {at} "
+            f"({limit.bound_by})"
         )
-    return [*lines, "the first is launched with", f"  {argv_text(best.candidate.requested, ranking.version)}"]
+    told = [*prose(lines, width), "the first is launched with", f"  {_argv(ranking, best)}"]
+    proven = ranking.best_proven
+    if proven is None or proven is best:
+        return told
+    shown = f"{ms(proven.value)} ms/token" if not ranking.objective.maximise else f"{figure(proven.value)} tok/s"
+    place = next(place for place, each in enumerate(ranking.ranked, start=1) if each is proven)
+    said = (
+        f"best of the proven layouts: {proven.candidate.requested.label}, number {place}, {shown}; none of its ways to "
+        "split the model is without measurements"
+    )
+    return [*told, *prose([said], width), f"  {_argv(ranking, proven)}"]
+
+
+def _argv(ranking: Ranking, each: Ranked) -> str:
+    return argv_text(each.candidate.requested, ranking.version)
 
 
 def document(ranking: Ranking) -> dict[str, Any]:
@@ -151,7 +175,8 @@ def _row(ranking: Ranking, place: int, each: Ranked) -> dict[str, Any]:
     return {
         "rank": place,
         "label": each.candidate.requested.label,
-        "flags": argv_text(each.candidate.requested, ranking.version),
+        "flags": _argv(ranking, each),
+        "is_proven": not each.prediction.unproven_deviation,
         "effective": each.prediction.layout.label,
         "value": each.value * scale,
         "unit": "tok/s" if ranking.objective.maximise else "ms",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from search_spaces.errors import MalformedError
 from search_spaces.sglang.versions import EngineVersion
 from search_spaces.workload import Workload
 from tuner import asking
@@ -16,34 +17,37 @@ from tuner.predict_evidence import Evidence, gathered
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictRequest:
-    """What was typed. None: left open. limit: layouts to show; None for all. measured, study: what to calibrate by."""
+    """What was typed. None: left open. limit: layouts to show; None for all. measured, study: what to calibrate by.
+    asked: concurrencies to show; `workload` holds 1 as well. Empty: all of them.
+    """
 
     words: tuple[str, ...]
     model: str | None = None
     cluster: str | None = None
     version: EngineVersion | None = None
     workload: Workload = field(default_factory=Workload)
+    asked: tuple[int, ...] = ()
     objective: Objective = Objective.PEAK_THROUGHPUT
     pins: Mapping[str, int | float | str] = field(default_factory=dict)
     all_reduce_paths: bool = False
     limit: int | None = None
     plot: Path | None = None
-    measured: str | None = None
+    measured: tuple[str, ...] = ()
     study: str | None = None
     storage: str | None = None
 
 
 def evidence_of(request: PredictRequest, server: Server) -> Evidence | None:
     """None where no measurements were named. Raises UserError."""
-    if request.measured is None and request.study is None:
+    if not request.measured and request.study is None:
         return None
     facts = (server.model, server.cluster, request.workload)
     is_simulated = False
-    if request.measured is not None:
+    if request.measured:
         from tuner.predict_measured import measured_in_file  # noqa: PLC0415
 
-        found = measured_in_file(request.measured, server)
-        origin = "the lines on stdin" if request.measured == "-" else request.measured
+        found = tuple(each for word in request.measured for each in measured_in_file(word, server, request.workload))
+        origin = " and ".join("the lines on stdin" if word == "-" else word for word in request.measured)
     else:
         from tuner.commands.search import DEFAULT_STORE  # noqa: PLC0415
         from tuner.predict_study import measured_in_study  # noqa: PLC0415
@@ -53,4 +57,15 @@ def evidence_of(request: PredictRequest, server: Server) -> Evidence | None:
         model, cluster, workload = facts
         found, is_simulated = measured_in_study(storage, name, model, cluster, workload)
         origin = f"study {name}"
-    return gathered(*facts, server.version, found, origin=origin, is_simulated=is_simulated)
+    return gathered(*facts, server.setting, found, origin=origin, is_simulated=is_simulated)
+
+
+def ladder_of(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """`--concurrency`, in any order: what was asked for, rising, and the same with 1, which a workload always holds.
+
+    Raises UserError.
+    """
+    asked = tuple(sorted(set(asking.concurrencies_of(text))))
+    if asked[0] < 1:
+        raise MalformedError(f"--concurrency counts requests in flight, from 1 on (got {asked[0]})")
+    return asked, tuple(sorted({1, *asked}))

@@ -24,7 +24,7 @@ from tuner.objective import Objective
 from tuner.predict_evidence import Evidence
 
 _AS_GOOD = 1.0005
-"""Between two memory fractions of one shape: what no measurement would tell apart goes to the engine's own."""
+"""Between two memory fractions of one shape: what no measurement would tell apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,17 @@ class Ranking:
     @property
     def best(self) -> Ranked:
         return self.ranked[0]
+
+    @property
+    def best_proven(self) -> Ranked | None:
+        """The best one whose way of splitting the model was measured somewhere; None where none was."""
+        return next((each for each in self.ranked if not each.prediction.unproven_deviation), None)
+
+    @property
+    def deciding_concurrency(self) -> int:
+        """At which the best has the value that it is ranked by."""
+        best = self.best.prediction
+        return best.points[_deciding_place(best, self.objective)].concurrency
 
 
 def rank_space(
@@ -138,15 +149,17 @@ def at_every_fraction(own: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _best_fraction(tried: Sequence[tuple[Candidate, Prediction, Sweep]], objective: Objective) -> Ranked:
-    """The first one that no other beats by more than nothing: the engine's own fraction is tried first. One that may
-    run out of memory while graphs are captured is taken only where all may.
+    """Of those that no other beats by more than nothing, likewise by the other objective; then the engine's own, or the
+    one with the largest KV cache. One that may run out of memory while graphs are captured is taken only where all may.
     """
-    safe = [each for each in tried if not each[1].memory.is_tight] or tried
-    best = safe[0]
-    for each in safe[1:]:
-        if objective.gain(objective.predicted_by(each[1]), objective.predicted_by(best[1])) > _AS_GOOD:
-            best = each
-    candidate, prediction, sweep = best
+    left = [each for each in tried if not each[1].memory.is_tight] or list(tried)
+    for aim in (objective, objective.other):
+        best = max(left, key=lambda each: aim.gain(aim.predicted_by(each[1]), 1.0))
+        top = aim.predicted_by(best[1])
+        left = [each for each in left if aim.gain(top, aim.predicted_by(each[1])) <= _AS_GOOD]
+    candidate, prediction, sweep = max(
+        left, key=lambda each: (each[0].requested.mem_fraction_static is None, each[1].memory.kv_tokens_total)
+    )
     return Ranked(
         candidate=candidate,
         prediction=prediction,

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from rich.console import RenderableType
 
-from cost_models.memory_types import DoesNotFit, Memory
+from cost_models.memory_types import DoesNotFit
 from cost_models.prediction import Interval, Prediction, ServingPoint, StepTime
+from search_spaces.sglang.all_reduce import unheeded
 from search_spaces.workload import Workload
 from tuner import check_text
+from tuner.check_document import argv_text
+from tuner.predict_evidence_text import evidence_lines
 from tuner.predict_launch import Fractions, PredictedLaunch
-from tuner.predict_words import bar, figure, gib, load_line, ms, per_user, per_user_interval, span
+from tuner.predict_words import (
+    TOP_OF_THE_LADDER,
+    bar,
+    figure,
+    gib,
+    load_line,
+    ms,
+    per_user,
+    per_user_interval,
+    prose,
+    span,
+)
 from tuner.text_table import Column, table_lines
 
 _BAR_COLUMNS = 24
@@ -21,21 +35,39 @@ def report(predicted: PredictedLaunch, width: int, *, is_plain: bool) -> list[Re
     """The whole answer. is_plain: nothing but ASCII is drawn. Of what is illegal, what `tune check` says of it."""
     launch, estimate = predicted.launch, predicted.estimate
     if estimate is None:
-        return check_text.report(launch)
-    opening: list[RenderableType] = [check_text.title(launch), *(f"note: {note}" for note in launch.notes)]
+        told = check_text.report(launch)
+        return [*told[:1], *_works_as(predicted), *told[1:]]
+    notes = [*launch.notes, *_fabric(predicted)]
+    opening: list[RenderableType] = [check_text.title(launch), *prose([f"note: {note}" for note in notes], width)]
+    changes = prose(check_text.silent_changes(launch.checked), width)
     if isinstance(estimate, DoesNotFit):
-        return [*opening, *does_not_fit(estimate, predicted.workload), *check_text.silent_changes(launch.checked)]
+        refused = prose(does_not_fit(estimate, predicted.workload), width)
+        return [*opening, *_works_as(predicted), *refused, *changes]
     return [
         *opening,
-        load_line(predicted.workload),
-        *_memory(predicted, estimate, is_plain=is_plain),
-        *_all_reduce(predicted),
-        *_breakdown(estimate, width),
+        *prose([load_line(predicted.workload)], width),
+        *_memory(predicted, estimate, width, is_plain=is_plain),
+        *prose(_all_reduce(predicted), width),
+        *_breakdown(predicted, estimate, width),
         *_over_concurrency(predicted, estimate, width),
-        *_peak(predicted, estimate),
-        *_sureness(predicted, estimate),
-        *check_text.silent_changes(launch.checked),
+        *prose(_peak(predicted, estimate), width),
+        *_sureness(predicted, estimate, width),
+        *changes,
     ]
+
+
+def _works_as(predicted: PredictedLaunch) -> list[str]:
+    """A launch to copy where the memory fraction is all that is wrong."""
+    layout = predicted.works_as
+    if layout is None:
+        return []
+    version = predicted.server.version
+    return [f"it works with --mem-fraction-static {layout.mem_fraction_static:g}", f"  {argv_text(layout, version)}"]
+
+
+def _fabric(predicted: PredictedLaunch) -> list[str]:
+    cluster = predicted.server.cluster
+    return [] if cluster.fabric is None else [f"links of {cluster.name}: {cluster.fabric.source}"]
 
 
 def does_not_fit(estimate: DoesNotFit, workload: Workload) -> list[str]:
@@ -48,7 +80,7 @@ def does_not_fit(estimate: DoesNotFit, workload: Workload) -> list[str]:
     ]
 
 
-def _memory(predicted: PredictedLaunch, estimate: Prediction, *, is_plain: bool) -> list[str]:
+def _memory(predicted: PredictedLaunch, estimate: Prediction, width: int, *, is_plain: bool) -> list[str]:
     held = estimate.memory
     parts = [(name, size) for name, size in held.parts if abs(size) >= _LEAST_SHOWN_BYTES]
     total = max(held.total_bytes, 1)
@@ -66,22 +98,20 @@ def _memory(predicted: PredictedLaunch, estimate: Prediction, *, is_plain: bool)
         ],
         width=80,
     )
+    at_once = predicted.max_concurrency
     pools = f" in {held.kv_replicas} pools of {held.kv_tokens:,}" if held.kv_replicas > 1 else ""
     return [
         "",
         f"memory on the fullest GPU, {gib(held.total_bytes)}",
         *(f"  {row}" for row in rows[1:]),
-        f"  KV cache: {held.kv_tokens_total:,} tokens{pools}; at most {predicted.max_concurrency:,} requests at once",
-        f"  mem fraction: {held.mem_fraction_static:.3g}{_other_fractions(predicted.fractions)}",
-        *([_tight(held)] if held.is_tight else []),
+        *prose(
+            [
+                f"  KV cache: {held.kv_tokens_total:,} tokens{pools}; at most {at_once:,} requests at once",
+                f"  mem fraction: {held.mem_fraction_static:.3g}{_other_fractions(predicted.fractions)}",
+            ],
+            width,
+        ),
     ]
-
-
-def _tight(held: Memory) -> str:
-    return (
-        f"  tight: graphs, activations and exchange buffers are expected to need {gib(held.need_bytes)}, and "
-        f"{gib(held.headroom_bytes)} are left outside the fraction"
-    )
 
 
 def _other_fractions(fractions: Fractions) -> str:
@@ -95,12 +125,17 @@ def _other_fractions(fractions: Fractions) -> str:
 
 def _all_reduce(predicted: PredictedLaunch) -> list[str]:
     choice = predicted.all_reduce
-    return (
-        [] if choice is None else ["", f"all-reduce: {choice.path}, assumed because {choice.reason}  [{choice.source}]"]
-    )
+    if choice is None:
+        return []
+    return [
+        "",
+        f"all-reduce: {choice.path}, because {choice.reason}  [{choice.source}]",
+        f"  its times: {predicted.all_reduce_times}",
+        *(f"  {switch}" for switch in unheeded(predicted.server.env)),
+    ]
 
 
-def _breakdown(estimate: Prediction, width: int) -> list[str]:
+def _breakdown(predicted: PredictedLaunch, estimate: Prediction, width: int) -> list[str]:
     """The two decode steps and the prefill beside each other, by cause, each with its share."""
     peak = estimate.peak.concurrency
     steps = [("decode at 1", estimate.step)]
@@ -114,7 +149,8 @@ def _breakdown(estimate: Prediction, width: int) -> list[str]:
         total = step.total_s or 1.0
         cells = [_with_share(_part(step, name), total) for name in names]
         columns.append(Column(title=title, cells=[*cells, f"{ms(step.total_s)}      "]))
-    return ["", *table_lines(columns, width)]
+    before = "  as predicted before calibration: its factors are in the times over concurrency below"
+    return ["", *table_lines(columns, width), *(prose([before], width) if predicted.evidence is not None else [])]
 
 
 def _part(step: StepTime, name: str) -> float:
@@ -126,7 +162,7 @@ def _with_share(seconds: float, total: float) -> str:
 
 
 def _over_concurrency(predicted: PredictedLaunch, estimate: Prediction, width: int) -> list[str]:
-    points = estimate.points
+    points = predicted.points_of(estimate)
     gpus = predicted.layout.num_gpus
     limits = {limit.concurrency: limit for limit in estimate.limits}
 
@@ -134,10 +170,10 @@ def _over_concurrency(predicted: PredictedLaunch, estimate: Prediction, width: i
         limit = limits.get(point.concurrency)
         return "" if limit is None else f"{100 * point.output_tok_per_s / limit.output_tok_per_s:.0f} %"
 
-    def valued(title: str, of: str, scale: float, priority: int) -> list[Column]:
-        """A figure and, beside it, its interval."""
+    def valued(title: str, of: str, scale: float, priority: int, whole: int = 0) -> list[Column]:
+        """A figure and, beside it, its interval. priority: of the interval; whole: of the figure."""
         return [
-            Column(title=title, cells=[figure(getattr(point, of) * scale) for point in points]),
+            Column(title=title, cells=[figure(getattr(point, of) * scale) for point in points], priority=whole),
             Column(
                 title="",
                 cells=[f"({span(_interval(point, of), scale)})" for point in points],
@@ -148,17 +184,17 @@ def _over_concurrency(predicted: PredictedLaunch, estimate: Prediction, width: i
 
     spans = [f"({span(per_user_interval(point))})" for point in points]
     users = [
-        Column(title="tok/s/user", cells=[figure(per_user(point)) for point in points], priority=3),
-        Column(title="", cells=spans, is_number=False, priority=7),
+        Column(title="tok/s/user", cells=[figure(per_user(point)) for point in points], priority=8),
+        Column(title="", cells=spans, is_number=False, priority=9),
     ]
     columns = [
         Column(title="at once", cells=[str(point.concurrency) for point in points]),
-        *valued("TTFT ms", "ttft_s", 1e3, 6),
-        *valued("TPOT ms", "tpot_s", 1e3, 5),
-        *valued("tok/s", "output_tok_per_s", 1.0, 4),
-        Column(title="/GPU", cells=[figure(point.output_tok_per_s / gpus) for point in points], priority=2),
+        *valued("TTFT ms", "ttft_s", 1e3, 7, whole=3),
+        *valued("TPOT ms", "tpot_s", 1e3, 2),
+        *valued("tok/s", "output_tok_per_s", 1.0, 1),
+        Column(title="/GPU", cells=[figure(point.output_tok_per_s / gpus) for point in points], priority=6),
         *users,
-        Column(title="of limit", cells=[share(point) for point in points], priority=1),
+        Column(title="of limit", cells=[share(point) for point in points], priority=5),
     ]
     return ["", *table_lines(columns, width)]
 
@@ -174,11 +210,11 @@ def _interval(point: ServingPoint, of: str) -> Interval:
 
 
 def _peak(predicted: PredictedLaunch, estimate: Prediction) -> list[str]:
-    peak = estimate.peak
-    top = peak is estimate.points[-1] and len(estimate.points) > 1
-    more = "; the top of the ladder: it may lie above (--concurrency)" if top else ""
+    points = predicted.points_of(estimate)
+    peak = max(points, key=lambda point: point.output_tok_per_s)
+    more = TOP_OF_THE_LADDER if peak is points[-1] else ""
     lines = ["", f"peak: {figure(peak.output_tok_per_s)} tok/s at concurrency {peak.concurrency}{more}"]
-    nearly = next(p for p in estimate.points if p.output_tok_per_s >= _NEARLY * peak.output_tok_per_s)
+    nearly = next(p for p in points if p.output_tok_per_s >= _NEARLY * peak.output_tok_per_s)
     if nearly is not peak:
         share = 100 * nearly.output_tok_per_s / peak.output_tok_per_s
         lines.append(f"  {share:.0f} % of that already at {nearly.concurrency}, in {ms(nearly.tpot_s)} ms per token")
@@ -194,7 +230,7 @@ def _peak(predicted: PredictedLaunch, estimate: Prediction) -> list[str]:
     return lines
 
 
-def _sureness(predicted: PredictedLaunch, estimate: Prediction) -> list[str]:
+def _sureness(predicted: PredictedLaunch, estimate: Prediction, width: int) -> list[str]:
     """How wide the intervals are, and why; what measurements have moved."""
     lines = []
     if estimate.points:
@@ -206,8 +242,4 @@ def _sureness(predicted: PredictedLaunch, estimate: Prediction) -> list[str]:
     lines += [f"  not proven: {reason}" for reason in estimate.unproven]
     if not estimate.unproven:
         lines.append("  measured kinds of layout, GPU and release: this is how far campaigns differ")
-    return ["", *lines, *(f"  {line}" for line in _evidence(predicted))]
-
-
-def _evidence(predicted: PredictedLaunch) -> list[str]:
-    return [] if predicted.evidence is None else [predicted.evidence.told]
+    return ["", *prose(lines, width), *(f"  {line}" for line in evidence_lines(predicted.evidence, width - 2))]

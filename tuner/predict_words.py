@@ -2,10 +2,35 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+
 from cost_models.prediction import COVERAGE, Interval, ServingPoint
 from search_spaces.workload import Workload
 
 GIB = 2**30
+TOP_OF_THE_LADDER = "; the top of the ladder: it may lie above (--concurrency)"
+PROSE_COLUMNS = 100
+"""The widest that sentences are set; tables take what the terminal has."""
+
+
+def wrapped(line: str, width: int) -> list[str]:
+    """A sentence as lines; those that follow are set in by two columns more. No word is broken."""
+    indent = " " * (len(line) - len(line.lstrip()))
+    columns = max(min(width, PROSE_COLUMNS), 20)
+    return textwrap.wrap(
+        line.strip(),
+        columns,
+        initial_indent=indent,
+        subsequent_indent=f"{indent}  ",
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def prose(lines: Sequence[str], width: int) -> list[str]:
+    """Every sentence `wrapped`; empty lines stay."""
+    return [part for line in lines for part in (wrapped(line, width) if line else [""])]
 
 
 def gib(size: float) -> str:
@@ -47,6 +72,7 @@ def bar(share: float, columns: int, *, is_plain: bool) -> str:
 
 
 def load_line(workload: Workload) -> str:
+    """Under which load figures hold, and what stands in brackets."""
     accepted = workload.acceptance_length
     drafts = f", {accepted:g} tokens accepted per step where it drafts" if accepted != 1 else ""
     return (

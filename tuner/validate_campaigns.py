@@ -11,20 +11,29 @@ from typing import Any
 
 from cost_models.setting import Client, ServingEngine, Setting
 from search_spaces.hardware import Gpu
+from search_spaces.layout import Layout
 from search_spaces.model import Model, Scheme
 from search_spaces.sglang.versions import NEWEST, OLDEST, EngineVersion
 from tuner.validate_fields import Reason, SkippedError, share, word
 
-_FRACTION = 0.95
+_FRACTION: float | None = 0.95
 
 
-def mem_fraction(said: Mapping[str, Any]) -> float:
-    """Where a line does not say: the largest share with which most layouts start.
+def memory_flags(said: Mapping[str, Any], launch: Layout | None, model: Model, gpu: Gpu) -> dict[str, Any]:
+    """launch: what the line's `flags` ask for, None where it says none.
 
-    Who has to name one leaves no memory unused. Where it is too large, `tuner.validate_predict` takes the next smaller
-    one that works.
+    A line with flags says all that were given: what neither they nor a field of its own name is the engine's default.
+    Of other lines the launch is not known. Their memory fraction is taken to be the largest with which most layouts
+    start: who has to name one leaves no memory unused. Where it is too large, `tuner.validate_predict` takes the next
+    smaller one that works.
     """
-    return share(said, "mem_fraction_static", _FRACTION)
+    if launch is None:
+        fraction, stored = _FRACTION, _usual_kv_cache_dtype(model, gpu)
+    else:
+        fraction, stored = launch.mem_fraction_static, launch.kv_cache_dtype
+    if said.get("mem_fraction_static") is not None:
+        fraction = share(said, "mem_fraction_static", 1.0)
+    return {"mem_fraction_static": fraction, "kv_cache_dtype": word(said, "kv_cache_dtype") or stored}
 
 
 _COLLECTED = re.compile(r"aiconfigurator|inferencex|inferencemax", re.IGNORECASE)
@@ -71,14 +80,12 @@ def length_ratio(said: Mapping[str, Any], sent_by: Client) -> float:
 _FP8_CACHE_FAMILIES = ("Qwen3_5", "GlmMoeDsa")
 
 
-def kv_cache_dtype(said: Mapping[str, Any], model: Model, gpu: Gpu) -> str:
-    """How the cache is taken to be stored where a line has no `kv_cache_dtype`.
+def _usual_kv_cache_dtype(model: Model, gpu: Gpu) -> str:
+    """How the cache is taken to be stored where a line has neither `kv_cache_dtype` nor `flags`.
 
     No public campaign says. Their launch scripts ask for an FP8 cache for quantised models on data-centre Blackwell,
     and for the families of Qwen3.5 and GLM-5 everywhere: an assumption of this reading, not a rule of the engine.
     """
-    if named := word(said, "kv_cache_dtype"):
-        return named
     is_blackwell = gpu.sm // 10 == 10 and model.quantization.scheme is not Scheme.NONE
     return "fp8_e4m3" if is_blackwell or model.architecture.startswith(_FP8_CACHE_FAMILIES) else "auto"
 

@@ -11,6 +11,7 @@ LONGEST = 2**24
 """Tokens: sixteen times the longest context that a catalogue model has."""
 
 _SLOWEST_MS = 1e8
+_MOST_TOK_S = 1e9
 
 
 class Reason(StrEnum):
@@ -26,6 +27,7 @@ class Reason(StrEnum):
     UNCLEAR_LAYOUT = "layout not clear"
     FLAGGED = "flagged"
     DOES_NOT_FIT = "does not fit, says the memory model"
+    SPECULATIVE = "speculative decoding of unknown acceptance"
     CALIBRATION = "used to calibrate"
     TOO_FEW = "too few points to calibrate with"
 
@@ -59,11 +61,19 @@ def count(said: Mapping[str, Any], name: str, most: int, *, default: int | None 
 
 
 def milliseconds(said: Mapping[str, Any], name: str) -> float | None:
+    return _above_zero(said, name, _SLOWEST_MS, "a time in ms")
+
+
+def tokens_per_second(said: Mapping[str, Any], name: str) -> float | None:
+    return _above_zero(said, name, _MOST_TOK_S, "a number of tokens per second")
+
+
+def _above_zero(said: Mapping[str, Any], name: str, most: float, what: str) -> float | None:
     value = said.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _SLOWEST_MS:
-        raise SkippedError(Reason.BAD_VALUE, f"{name} is a time in ms above 0 (got {reprlib.repr(value)})")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
+        raise SkippedError(Reason.BAD_VALUE, f"{name} is {what} above 0 (got {reprlib.repr(value)})")
     return float(value)
 
 

@@ -17,6 +17,9 @@ from tuner.validate_predict import Compared, Comparison
 _SAME = 0.03
 """Measured values closer than that are no pair in order: repeats of one configuration differ by as much and more."""
 
+_SAME_LENGTH = 0.02
+"""Mean lengths closer than that are of the same requests: sampled texts end a token or two earlier or later."""
+
 _LEAST_ON_A_CURVE = 3
 
 
@@ -77,11 +80,14 @@ class WithinLayouts:
 
 
 def within_layouts(compared: Sequence[Comparison]) -> WithinLayouts:
-    curves = _grouped(compared, lambda each: each.row.curve)
+    curves = [
+        [(each.row.concurrency, each.tpot) for each in curve if each.tpot is not None]
+        for curve in _grouped(compared, lambda each: each.row.curve)
+    ]
     found = [
-        spearman([each.tpot.measured for each in curve], [each.tpot.predicted for each in curve])
+        spearman([tpot.measured for _, tpot in curve], [tpot.predicted for _, tpot in curve])
         for curve in curves
-        if len({each.row.concurrency for each in curve}) >= _LEAST_ON_A_CURVE
+        if len({concurrency for concurrency, _ in curve}) >= _LEAST_ON_A_CURVE
     ]
     known = [value for value in found if value is not None]
     return WithinLayouts(
@@ -121,7 +127,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BetweenLayouts:
-    """Layouts of one campaign at one length and concurrency, beside a rule that knows nothing of the model.
+    """Layouts of one campaign and load, with the same other flags, beside a rule that knows nothing of the model.
 
     groups: with at least two layouts. pairs: of layouts in a group that were measured further apart than repeats are.
     """
@@ -135,8 +141,8 @@ class BetweenLayouts:
 def between_layouts_per_gpu(compared: Sequence[Comparison]) -> BetweenLayouts:
     """By output tokens per second and GPU.
 
-    The trivial rule: fewer GPUs give more per GPU; on as many, less expert parallelism, then less attention data
-    parallelism, is better.
+    The trivial rule: fewer GPUs give more per GPU; on as many, less pipeline, then less expert, then less attention
+    data parallelism is better.
     """
 
     def per_gpu(each: Comparison) -> tuple[float, float] | None:
@@ -152,14 +158,15 @@ def between_layouts_per_user(compared: Sequence[Comparison]) -> BetweenLayouts:
     The trivial rule: more GPUs are faster; on as many, as in `between_layouts_per_gpu`.
     """
 
-    def per_user(each: Comparison) -> tuple[float, float]:
-        return 1 / each.tpot.measured, 1 / each.tpot.predicted
+    def per_user(each: Comparison) -> tuple[float, float] | None:
+        return None if each.tpot is None else (1 / each.tpot.measured, 1 / each.tpot.predicted)
 
     return _between(compared, per_user, lambda each: (-each.row.cluster.num_gpus, *_tensor_first(each)))
 
 
-def _tensor_first(each: Comparison) -> tuple[int, int]:
-    return each.row.layout.ep_size, each.row.layout.attn_dp_size
+def _tensor_first(each: Comparison) -> tuple[int, int, int]:
+    layout = each.row.layout
+    return layout.pp_size, layout.ep_size, layout.attn_dp_size
 
 
 def _between(
@@ -169,7 +176,7 @@ def _between(
 ) -> BetweenLayouts:
     """value: measured and predicted, more is better. rule: less is better."""
     groups: list[list[tuple[float, float, tuple[int, ...]]]] = []
-    for alike in _grouped(compared, _what_layouts_share):
+    for alike in _of_one_load(compared):
         by_split: dict[Hashable, list[tuple[float, float, tuple[int, ...]]]] = defaultdict(list)
         for each in alike:
             if (known := value(each)) is not None:
@@ -196,9 +203,22 @@ def _rank_of_rule(groups: Iterable[Iterable[tuple[float, float, tuple[int, ...]]
     return {key: place for place, key in enumerate(keys)}
 
 
-def _what_layouts_share(each: Comparison) -> Hashable:
-    row = each.row
-    return *row.campaign, row.input_tokens, row.output_tokens, row.concurrency
+def _of_one_load(compared: Iterable[Comparison]) -> Iterable[Sequence[Comparison]]:
+    """Points of one campaign, its other flags, one concurrency, and lengths as near as runs of one data set are."""
+    for alike in _grouped(compared, lambda each: (*each.row.campaign, each.row.other_flags, each.row.concurrency)):
+        loads: list[list[Comparison]] = []
+        for each in alike:
+            load = next((load for load in loads if _is_as_long(load[0], each)), None)
+            if load is None:
+                loads.append([each])
+            else:
+                load.append(each)
+        yield from loads
+
+
+def _is_as_long(one: Comparison, other: Comparison) -> bool:
+    pairs = ((each.row.input_tokens, each.row.output_tokens) for each in (one, other))
+    return all(abs(a - b) <= _SAME_LENGTH * max(a, b) for a, b in zip(*pairs, strict=True))
 
 
 def _choice(groups: Sequence[Sequence[tuple[float, float]]]) -> Choice:

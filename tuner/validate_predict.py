@@ -43,7 +43,10 @@ class Comparison:
     point: ServingPoint
 
     @property
-    def tpot(self) -> Compared:
+    def tpot(self) -> Compared | None:
+        """None where only the throughput was measured."""
+        if self.row.tpot_s is None:
+            return None
         point = self.point
         return Compared(measured=self.row.tpot_s, predicted=point.tpot_s, interval=point.tpot_interval_s)
 
@@ -160,21 +163,22 @@ def compare_left_out(
 def compare_calibrated(rows: Sequence[MeasuredRow], num_points: int) -> Answers:
     """Each curve after its factor was fixed by `num_points` of its points, from the lowest concurrency to the highest.
 
-    The points that it was fixed by are no longer compared.
+    The points that it was fixed by are no longer compared. One without a time per output token fixes nothing.
     """
     curves: dict[object, list[MeasuredRow]] = defaultdict(list)
     for row in rows:
         curves[row.curve].append(row)
     found: dict[int, Comparison | Skipped] = {}
     for curve in curves.values():
-        rising = sorted(curve, key=lambda row: row.concurrency)
-        if len(rising) <= num_points:
-            message = f"{len(rising)} points of this layout and length, {num_points} of them to calibrate with"
-            found |= {id(row): skipped(row, Reason.TOO_FEW, message) for row in rising}
+        rising = sorted((row for row in curve if row.tpot_s is not None), key=lambda row: row.concurrency)
+        if len(rising) < num_points or len(curve) <= num_points:
+            timed = f", {len(rising)} of them with a time per output token" if len(rising) < len(curve) else ""
+            message = f"{len(curve)} points of this layout and length{timed}, {num_points} of them to calibrate with"
+            found |= {id(row): skipped(row, Reason.TOO_FEW, message) for row in curve}
             continue
-        places = spread(len(rising), num_points)
-        known = [rising[place] for place in places]
-        others = [row for place, row in enumerate(rising) if place not in places]
+        known = [rising[place] for place in spread(len(rising), num_points)]
+        taken = set(map(id, known))
+        others = [row for row in curve if id(row) not in taken]
         found |= {id(row): skipped(row, Reason.CALIBRATION, "one of the points it was fixed by") for row in known}
         found |= dict(zip(map(id, others), compare(others, calibration=_calibration(known)), strict=True))
     return [found[id(row)] for row in rows]
@@ -196,6 +200,7 @@ def _calibration(known: Sequence[MeasuredRow]) -> Calibration:
         tuple(
             Observation(layout=row.layout, concurrency=row.concurrency, tpot_s=row.tpot_s, ttft_s=row.ttft_s)
             for row in known
+            if row.tpot_s is not None
         ),
         setting=first.setting,
     )

@@ -20,6 +20,9 @@ from tuner.validate_metrics import (
 from tuner.validate_predict import Comparison
 from tuner.validate_rows import Skipped
 
+THROUGHPUT_ALONE = "throughput alone"
+"""Of points without a time per output token: nothing was fitted on them."""
+
 _DIGITS = 4
 _MOST_SAID = 50
 
@@ -57,7 +60,8 @@ def summary(compared: Sequence[Comparison], skipped: Iterable[Skipped]) -> Summa
 class Report:
     """name: of the file. how: how constants were chosen for it. filters: what was asked for; left_out: lines beyond it.
 
-    by_use: rows that constants were fitted on, and the others; empty where the file does not say.
+    by_use: rows that constants were fitted on, the others, and those with a throughput alone; empty where all are of
+        the second kind.
     """
 
     name: str
@@ -91,7 +95,7 @@ def report(
             lines[of_line(line)].append(line)
         return {each: summary(rows[each], lines[each]) for each in sorted({*rows, *lines} - {""})}
 
-    fitted = any(each.row.used_for_fitting for each in compared)
+    differ = any(each.row.used_for_fitting or each.tpot is None for each in compared)
     return Report(
         name=name,
         how=how,
@@ -99,7 +103,7 @@ def report(
         left_out=left_out,
         skipped=tuple(skipped),
         overall=summary(compared, skipped),
-        by_use=by(use_of, lambda _: "") if fitted else {},
+        by_use=by(use_of, lambda _: "") if differ else {},
         by_engine=by(lambda each: str(each.row.engine), lambda each: each.engine),
         by_gpu=by(lambda each: each.row.gpu_name, lambda each: each.gpu),
         by_model=by(lambda each: each.row.served, lambda each: each.model),
@@ -108,6 +112,8 @@ def report(
 
 
 def use_of(each: Comparison) -> str:
+    if each.tpot is None:
+        return f"{each.row.engine}, {THROUGHPUT_ALONE}"
     return f"{each.row.engine}, {'used for fitting' if each.row.used_for_fitting else 'held out'}"
 
 

@@ -24,8 +24,9 @@ from search_spaces.sglang.versions import EngineVersion
 from search_spaces.workload import MOST_CONCURRENT
 from tuner.batch_lines import numbered, object_of
 from tuner.served_names import served_gpu, served_model
-from tuner.validate_campaigns import client, kv_cache_dtype, length_ratio, mem_fraction, setting
-from tuner.validate_fields import LONGEST, Reason, SkippedError, count, milliseconds, word
+from tuner.validate_campaigns import client, length_ratio, memory_flags, setting
+from tuner.validate_fields import LONGEST, Reason, SkippedError, count, milliseconds, tokens_per_second, word
+from tuner.validate_flags import flag_words, launch_of
 
 GPUS_PER_NODE = 8
 
@@ -38,7 +39,9 @@ class MeasuredRow:
     setting: its version is the nearest known of SGLang; the newest for other engines, whose layouts are lent to it.
     layout: effective, with the engine's own choices filled in. is_legal: whether the rules here allow it.
     input_tokens, output_tokens: the mean of the lengths drawn.
-    tpot_s: mean time per output token after the first; ttft_s: mean time to first token, None where not measured.
+    other_flags: what the line says was asked for beside those sizes, as words of the command line.
+    tpot_s: mean time per output token after the first; ttft_s: mean time to first token; stated_output_tok_per_s: of
+        the whole deployment. None where the line does not say; either the first or the last is there.
     line: where it stands in its file, from 1.
     """
 
@@ -53,11 +56,13 @@ class MeasuredRow:
     cluster: Cluster
     layout: Layout
     is_legal: bool
+    other_flags: tuple[str, ...]
     input_tokens: int
     output_tokens: int
     concurrency: int
-    tpot_s: float
+    tpot_s: float | None
     ttft_s: float | None
+    stated_output_tok_per_s: float | None = None
     used_for_fitting: bool
 
     @property
@@ -66,8 +71,12 @@ class MeasuredRow:
 
     @property
     def output_tok_per_s(self) -> float | None:
-        """Of the whole deployment, in a closed loop: each request takes TTFT and a TPOT for every further token."""
-        if self.ttft_s is None:
+        """Of the whole deployment; where not stated, in a closed loop: each request takes TTFT and a TPOT for every
+        further token.
+        """
+        if self.stated_output_tok_per_s is not None:
+            return self.stated_output_tok_per_s
+        if self.ttft_s is None or self.tpot_s is None:
             return None
         return self.concurrency * self.output_tokens / (self.ttft_s + (self.output_tokens - 1) * self.tpot_s)
 
@@ -84,7 +93,8 @@ class MeasuredRow:
     @property
     def curve(self) -> tuple[object, ...]:
         """The sweep over concurrency that the point belongs to."""
-        return *self.campaign, self.cluster.num_gpus, self.split, self.input_tokens, self.output_tokens
+        lengths = self.input_tokens, self.output_tokens
+        return *self.campaign, self.cluster.num_gpus, self.split, self.other_flags, *lengths
 
     @property
     def pair(self) -> tuple[str, int, int, int, str]:
@@ -170,11 +180,11 @@ def _row(number: int, said: Mapping[str, Any], *, with_flagged: bool) -> Measure
     ratio = length_ratio(said, sent_by)
     input_tokens, output_tokens = (count(said, name, LONGEST) for name in ("isl", "osl"))
     concurrency = count(said, "concurrency", MOST_CONCURRENT)
-    tpot_ms = milliseconds(said, "tpot_ms")
-    if tpot_ms is None:
-        raise SkippedError(Reason.BAD_VALUE, "tpot_ms is missing")
-    ttft_ms = milliseconds(said, "ttft_ms")
-    asked, num_gpus = _layout(said)
+    tpot_ms, ttft_ms = (milliseconds(said, name) for name in ("tpot_ms", "ttft_ms"))
+    output_tok_s = tokens_per_second(said, "output_tok_s")
+    if tpot_ms is None and output_tok_s is None:
+        raise SkippedError(Reason.BAD_VALUE, "tpot_ms is missing, and output_tok_s as well")
+    sizes, num_gpus = _sizes(said)
     try:
         model = served_model(served, precision)
     except UserError as error:
@@ -187,7 +197,9 @@ def _row(number: int, said: Mapping[str, Any], *, with_flagged: bool) -> Measure
     cluster = Cluster(gpu=gpu, gpus_per_node=-(-num_gpus // nodes), num_nodes=nodes)
     engine_version = word(said, "engine_version")
     ran_as = setting(engine, engine_version, said, sent_by)
-    asked = asked.changed(kv_cache_dtype=kv_cache_dtype(said, model, gpu), mem_fraction_static=mem_fraction(said))
+    other_flags = flag_words(said, ran_as.version)
+    launch = None if other_flags is None else launch_of(other_flags, sizes, ran_as.version)
+    asked = (launch or Layout()).changed(**sizes, **memory_flags(said, launch, model, gpu))
     layout, is_legal = _effective(asked, model, cluster, ran_as.version)
     return MeasuredRow(
         line=number,
@@ -201,11 +213,13 @@ def _row(number: int, said: Mapping[str, Any], *, with_flagged: bool) -> Measure
         cluster=cluster,
         layout=layout,
         is_legal=is_legal,
+        other_flags=other_flags or (),
         input_tokens=max(1, round(ratio * input_tokens)),
         output_tokens=max(2, round(ratio * output_tokens)),
         concurrency=concurrency,
-        tpot_s=tpot_ms / 1e3,
+        tpot_s=None if tpot_ms is None else tpot_ms / 1e3,
         ttft_s=None if ttft_ms is None else ttft_ms / 1e3,
+        stated_output_tok_per_s=output_tok_s,
         used_for_fitting=said.get("used_for_fitting") is True,
     )
 
@@ -235,8 +249,8 @@ def _engine(said: Mapping[str, Any]) -> ServingEngine:
         raise SkippedError(Reason.UNKNOWN_ENGINE, str(error)) from None
 
 
-def _layout(said: Mapping[str, Any]) -> tuple[Layout, int]:
-    """The layout as SGLang's flags have it, and the GPUs. 0 and null stand for no such parallelism."""
+def _sizes(said: Mapping[str, Any]) -> tuple[dict[str, int], int]:
+    """The sizes of the layout by its fields, and the GPUs. 0 and null stand for no such parallelism."""
     name = "tp" if said.get("world_tp") is None else "world_tp"
     tp = count(said, name, MOST_GPUS)
     ep, attention_dp, pp = (
@@ -249,7 +263,7 @@ def _layout(said: Mapping[str, Any]) -> tuple[Layout, int]:
         if tp % size:
             raise SkippedError(Reason.UNCLEAR_LAYOUT, f"{each} must divide {name}, but {size} does not divide {tp}")
     nodes = -(-num_gpus // GPUS_PER_NODE)
-    return Layout(tp_size=tp, ep_size=ep, attn_dp_size=attention_dp, pp_size=pp, nnodes=nodes), num_gpus
+    return {"tp_size": tp, "ep_size": ep, "attn_dp_size": attention_dp, "pp_size": pp, "nnodes": nodes}, num_gpus
 
 
 @cache

@@ -8,11 +8,16 @@ from textwrap import shorten
 from cost_models.prediction import COVERAGE
 from tuner.text_table import Column, table_lines
 from tuner.validate_metrics import BetweenLayouts, Choice, Errors
-from tuner.validate_report import Report, Summary
+from tuner.validate_report import THROUGHPUT_ALONE, Report, Summary
 
 _MOST_REASONS = 8
 _LONGEST_EXAMPLE = 90
 _NONE = "-"
+
+_PER_GPU_RULE = "fewer GPUs, TP before EP and PP"
+_PER_USER_RULE = "more GPUs, TP before EP and PP"
+_PREDICTED = "predicted"
+_CHOOSER_WIDTH = max(map(len, (_PER_GPU_RULE, _PER_USER_RULE, _PREDICTED)))
 
 PARTS: Mapping[str, Callable[[Report], Mapping[str, Summary]]] = {
     "gpu": lambda found: found.by_gpu,
@@ -34,10 +39,10 @@ def lines(found: Report, width: int, by: Sequence[str]) -> list[str]:
         *_left_out(found),
         "",
         _HOW_TO_READ,
-        *_table("", {"all": overall}, width),
-        *_table("by use", found.by_use, width),
-        *_table("by engine", found.by_engine, width),
-        *(line for part in PARTS if part in by for line in _table(f"by {part}", _short(PARTS[part](found)), width)),
+        *_tables("", {"all": overall}, width),
+        *_tables("by use", found.by_use, width),
+        *_tables("by engine", found.by_engine, width),
+        *(line for part in PARTS if part in by for line in _tables(f"by {part}", _short(PARTS[part](found)), width)),
         *_order(found),
         *_skipped(found),
     ]
@@ -50,14 +55,35 @@ def _left_out(found: Report) -> list[str]:
     return [f"{_counted(found.left_out, 'more line')} outside of what was asked for ({asked})"]
 
 
-def _table(title: str, parts: Mapping[str, Summary], width: int) -> list[str]:
+def _tables(title: str, parts: Mapping[str, Summary], width: int) -> list[str]:
+    """Parts without a time per output token have a table of their own."""
     shown = {name: each for name, each in parts.items() if each.n}
     if not shown or (len(shown) == 1 and title):
         return []
-    values = list(shown.values())
+    timed = {name: each for name, each in shown.items() if each.tpot is not None}
+    alone = {name: each for name, each in shown.items() if each.tpot is None}
+    tables = (_timed(title, timed, width) if timed else []), (_alone(title, alone, width) if alone else [])
+    return [line for table in tables if table for line in ("", *table)]
+
+
+def _alone(title: str, parts: Mapping[str, Summary], width: int) -> list[str]:
+    values = list(parts.values())
+    speeds = [each.output_tok_s for each in values]
+    columns = [
+        Column(title=f"{title}: {THROUGHPUT_ALONE}".removeprefix(": "), cells=tuple(parts), is_number=False),
+        Column(title="n", cells=[str(each.n) for each in values]),
+        _errors("tok/s", speeds, 0),
+        Column(title=f"in {100 * COVERAGE:.0f} %", cells=[_of(e, "coverage", "{:.0f}") for e in speeds]),
+        Column(title="width", cells=[_of(e, "interval_factor", "x{:.2f}") for e in speeds]),
+    ]
+    return table_lines(columns, width)
+
+
+def _timed(title: str, parts: Mapping[str, Summary], width: int) -> list[str]:
+    values = list(parts.values())
     tpot = [each.tpot for each in values]
     columns = [
-        Column(title=title, cells=tuple(shown), is_number=False),
+        Column(title=title, cells=tuple(parts), is_number=False),
         Column(title="n", cells=[str(each.n) for each in values]),
         _errors("TPOT", tpot, 0),
         _errors("tok/s", [each.output_tok_s for each in values], 2),
@@ -66,7 +92,7 @@ def _table(title: str, parts: Mapping[str, Summary], width: int) -> list[str]:
         Column(title="width", cells=[_of(e, "interval_factor", "x{:.2f}") for e in tpot]),
         Column(title="Spearman", cells=[_or(each.within.mean, "{:.3f}") for each in values], priority=1),
     ]
-    return ["", *table_lines(columns, width)]
+    return table_lines(columns, width)
 
 
 def _short(parts: Mapping[str, Summary]) -> dict[str, Summary]:
@@ -106,9 +132,22 @@ def _order(found: Report) -> list[str]:
     return [
         "",
         "layouts of one campaign, length and concurrency: pairs in the measured order, and how much worse the first is",
-        *_compared("output tokens per second and GPU", "fewer GPUs, then TP before EP", of_all.per_gpu),
-        *_compared("time per output token", "more GPUs, then TP before EP", of_all.per_user),
+        *_compared("output tokens per second and GPU", _PER_GPU_RULE, of_all.per_gpu),
+        *_of_alone(found),
+        *_compared("time per output token", _PER_USER_RULE, of_all.per_user),
         "the rules beside them know nothing of the model",
+    ]
+
+
+def _of_alone(found: Report) -> list[str]:
+    """The points with a throughput alone, where others stand beside them."""
+    of_all = found.overall.per_gpu
+    alone = [each for name, each in found.by_use.items() if name.endswith(THROUGHPUT_ALONE)]
+    return [
+        line
+        for each in alone
+        if each.per_gpu.pairs != of_all.pairs
+        for line in _compared(f"of these, {THROUGHPUT_ALONE}", _PER_GPU_RULE, each.per_gpu)
     ]
 
 
@@ -117,8 +156,8 @@ def _compared(what: str, rule: str, each: BetweenLayouts) -> list[str]:
         return []
     return [
         f"  {what}: {_counted(each.pairs, 'pair')} in {_counted(each.groups, 'group')}",
-        f"    predicted                      {_choice(each.predicted)}",
-        f"    {rule:30} {_choice(each.trivial_rule)}",
+        f"    {_PREDICTED:{_CHOOSER_WIDTH}}  {_choice(each.predicted)}",
+        f"    {rule:{_CHOOSER_WIDTH}}  {_choice(each.trivial_rule)}",
     ]
 
 

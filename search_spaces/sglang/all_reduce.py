@@ -31,12 +31,25 @@ SWITCHES: Mapping[str, str] = {
 }
 """Environment variables that change the path or its speed without any flag, with what they do."""
 
+HEEDED = frozenset({PCIE_IPC_SWITCH, SECOND_CUSTOM_SWITCH})
+"""Those that `all_reduce_choice` heeds; what the others do to a path or its speed is not known here."""
+
 _FIRST_CUSTOM_SIZES = frozenset({2, 4, 6, 8})
 _SECOND_CUSTOM_SIZES = frozenset(range(2, 9))
 _PCIE_IPC_SIZES = frozenset({2, 4, 8})
 _TORCH_SYMM_MEM_SIZES = frozenset({2, 4, 6, 8})
 _NO_PEER_ACCESS = frozenset({"rtx-4090", "rtx-5090"})
 """Cards whose stock driver lets none read another's memory (github.com/tinygrad/open-gpu-kernel-modules)."""
+
+
+def unheeded(environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Switches that are set and that no prediction takes into account, in words."""
+    return tuple(
+        f"{name}={environment[name]} is not taken into account ({what})"
+        for names, what in SWITCHES.items()
+        for name in names.split(", ")
+        if name in environment and name not in HEEDED
+    )
 
 
 class AllReducePath(StrEnum):

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from search_spaces.errors import MalformedError
 from search_spaces.layout import Layout
 from search_spaces.notation import names_in, read_notation, readings
+from search_spaces.sglang.choices import moe_a2a_backends
+from search_spaces.sglang.versions import NEWEST
 
 
 @pytest.mark.parametrize(
@@ -28,6 +30,13 @@ from search_spaces.notation import names_in, read_notation, readings
         ("DEP8", Layout(tp_size=8, ep_size=8, attn_dp_size=8)),
         ("TEP8", Layout(tp_size=8, ep_size=8)),
         ("attn_tp4 attn_dp2 moe_tp4 ep2", Layout(tp_size=8, attn_dp_size=2, ep_size=2)),
+        ("TP8 deepep", Layout(tp_size=8, moe_a2a_backend="deepep")),
+        (
+            "TP8 ADP8 deepep-v2 mem0.9",
+            Layout(tp_size=8, attn_dp_size=8, moe_a2a_backend="deepep_v2", mem_fraction_static=0.9),
+        ),
+        ("tp8_megamoe", Layout(tp_size=8, moe_a2a_backend="megamoe")),
+        ("TP8 flashinfer_megamoe", Layout(tp_size=8, moe_a2a_backend="flashinfer_megamoe")),
         ("tp4 pp2 mem 0.88", Layout(tp_size=4, pp_size=2, mem_fraction_static=0.88)),
     ],
 )
@@ -53,6 +62,7 @@ SIZE = st.sampled_from([1, 2, 4, 8])
         enforce_disable_flashinfer_allreduce_fusion=st.booleans(),
         enable_mscclpp=st.booleans(),
         enable_torch_symm_mem=st.booleans(),
+        moe_a2a_backend=st.sampled_from(moe_a2a_backends(NEWEST)),
     )
 )
 def test_a_layouts_own_label_is_a_notation_of_it(layout):

@@ -55,6 +55,14 @@ def test_constants_that_made_the_points_are_found_again(of_sglang):
         assert tpot_s == pytest.approx(row.tpot_s, rel=0.02)
 
 
+def test_a_row_without_a_time_per_output_token_fits_nothing(of_sglang):
+    alone = [replace(row, tpot_s=None, ttft_s=None, stated_output_tok_per_s=1.0) for row in of_sglang[:5]]
+    found = fit([*of_sglang, *alone])
+    assert found == fit(of_sglang)
+    with pytest.raises(ValueError, match="at least one measured row"):
+        fit(alone)
+
+
 def test_one_stalled_campaign_does_not_move_the_others(of_sglang):
     usual = fit(of_sglang).constants
     slow = [replace(row, tpot_s=20 * row.tpot_s) if row.gpu_name == "B300" else row for row in of_sglang]

@@ -24,6 +24,7 @@ from tuner.measurement import Measurement, Rung, Spread
 from tuner.objective import Objective
 from tuner.outcome import Illegal, Measured
 from tuner.predict_evidence import Evidence, gathered
+from tuner.predict_evidence_text import evidence_lines
 from tuner.predict_measured import measured_in_file
 from tuner.predict_study import measured_in_study
 from tuner.record import Origin, TrialRecord
@@ -51,7 +52,7 @@ def slower(factor: float, layout: Layout = LAYOUT) -> Evidence:
         Observation(layout=layout, concurrency=p.concurrency, tpot_s=p.tpot_s * factor, ttft_s=p.ttft_s * factor)
         for p in predicted(layout=layout).points
     ]
-    return gathered(*FACTS, LOAD, NEWEST, seen, origin="a test")
+    return gathered(*FACTS, LOAD, Setting(version=NEWEST), seen, origin="a test")
 
 
 @pytest.mark.parametrize("factor", [0.7, 1.5])
@@ -83,13 +84,13 @@ def test_it_is_said_how_many_points_moved_it_and_by_which_factor() -> None:
 
 def test_nothing_measured_is_an_error() -> None:
     with pytest.raises(UserError, match="no measured point"):
-        gathered(*FACTS, LOAD, NEWEST, [], origin="empty.jsonl")
+        gathered(*FACTS, LOAD, Setting(version=NEWEST), [], origin="empty.jsonl")
 
 
 def read(tmp_path: Path, *lines: Any) -> tuple[Observation, ...]:
     path = tmp_path / "measured.jsonl"
     path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
-    return measured_in_file(str(path), SERVER)
+    return measured_in_file(str(path), SERVER, LOAD)
 
 
 def test_a_file_is_read_into_effective_layouts_and_seconds(tmp_path: Path) -> None:
@@ -99,6 +100,31 @@ def test_a_file_is_read_into_effective_layouts_and_seconds(tmp_path: Path) -> No
     assert first == Observation(layout=LAYOUT, concurrency=8, tpot_s=0.02, ttft_s=0.2)
     assert second == Observation(layout=LAYOUT, concurrency=8, tpot_s=0.02, ttft_s=None)
     assert third == first
+
+
+def test_lines_of_validate_are_measurements_too(tmp_path: Path) -> None:
+    line = {"concurrency": 8, "tpot_ms": 20.0, "ttft_ms": 200.0, "tp": 8, "moe_ep": 8, "attention_dp": None, "pp": 0}
+    line |= {"engine": "sglang", "model": "Qwen3-235B-A22B", "precision": "fp8", "gpu": "H200 SXM 141GB", "flag": ""}
+    line |= {"isl": 1024, "osl": 512, "source": "mine", "used_for_fitting": False}
+    assert read(tmp_path, line) == read(tmp_path, LINE)
+    (other,) = read(tmp_path, {**line, "moe_ep": 4, "world_tp": 4, "pp": 2})
+    assert (other.layout.tp_size, other.layout.ep_size, other.layout.pp_size) == (4, 4, 2)
+
+
+def test_each_measured_point_stands_beside_what_was_predicted_of_it_before() -> None:
+    evidence = slower(1.5)
+    assert [each.measured for each in evidence.compared] == list(evidence.observations)
+    for each, point in zip(evidence.compared, predicted().points, strict=True):
+        assert (each.tpot_s, each.ttft_s) == (point.tpot_s, point.ttft_s)
+    lines = evidence_lines(evidence, 100)
+    rows = [line.split() for line in lines if line.strip().startswith("TP8 EP8")]
+    assert len(rows) == 3
+    assert {row[-1] for row in rows} == {"0.67"}
+    assert [each["tpot_ms"]["measured"] for each in evidence.document["points"]] == pytest.approx(
+        [1.5e3 * point.tpot_s for point in predicted().points]
+    )
+    assert max(map(len, evidence_lines(evidence, 60))) <= 60
+    assert evidence_lines(None, 100) == []
 
 
 @pytest.mark.parametrize(
@@ -115,6 +141,20 @@ def test_a_file_is_read_into_effective_layouts_and_seconds(tmp_path: Path) -> No
         ({**LINE, "flags": None}, "either flags"),
         ({**LINE, "tpot_m": 3}, "did you mean tpot_ms"),
         ({**LINE, "flags": {"tp-size": 8, "ep-size": 3}}, "it was measured, but SGLang"),
+        (
+            {**LINE, "tpot_ms": 0.02, "ttft_ms": 0.2},
+            r"tpot_ms 0.02 with 8 at once is [\d,]+ tok/s, and no layout of 8xh200",
+        ),
+        ({**LINE, "tpot_ms": 0.02, "ttft_ms": None}, "in seconds it would be 20 ms"),
+        ({**LINE, "isl": 8192}, "measured with isl 8192, and what is asked for has 1024: say --input-tokens 8192"),
+        ({**LINE, "output_tokens": 7}, "measured with output_tokens 7, and what is asked for has 512"),
+        ({**LINE, "engine": "vllm"}, "measured with vllm"),
+        (
+            {**LINE, "model": "DeepSeek-V3", "precision": "fp8"},
+            "measured of DeepSeek-V3, and what is asked for is qwen3",
+        ),
+        ({**LINE, "gpu": "B200"}, "measured on B200, and what is asked for is 8xh200"),
+        ({**LINE, "tp": "8"}, "tp is a count"),
     ],
 )
 def test_a_line_that_cannot_be_used_stops_with_its_number(tmp_path: Path, line: Any, said: str) -> None:
@@ -126,7 +166,7 @@ def test_a_line_that_cannot_be_used_stops_with_its_number(tmp_path: Path, line: 
 @pytest.mark.parametrize("word", ["", "no/such/file.jsonl"])
 def test_a_file_that_is_none_is_refused(word: str) -> None:
     with pytest.raises(UserError, match="--measured"):
-        measured_in_file(word, SERVER)
+        measured_in_file(word, SERVER, LOAD)
 
 
 def study(tmp_path: Path, *records: TrialRecord, load: Workload = LOAD) -> str:
@@ -194,7 +234,7 @@ def test_a_studys_finished_trials_are_read_from_its_storage(tmp_path: Path) -> N
     assert is_simulated
     assert [(each.concurrency, each.tpot_s, each.ttft_s) for each in found] == [(1, 0.03, 0.03), (8, 0.03, 0.03)]
     assert {each.layout for each in found} == {LAYOUT}
-    told = gathered(*FACTS, LOAD, NEWEST, found, origin="study mine", is_simulated=is_simulated).told
+    told = gathered(*FACTS, LOAD, Setting(version=NEWEST), found, origin="study mine", is_simulated=is_simulated).told
     assert "simulated server" in told
 
 

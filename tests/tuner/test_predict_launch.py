@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,10 @@ from cost_models.memory_types import DoesNotFit
 from cost_models.prediction import Prediction
 from search_spaces.catalogue import load_model, parse_cluster
 from search_spaces.errors import MalformedError
+from search_spaces.hardware import CollectiveOp, Fabric, MeasuredCurve
+from search_spaces.sglang.all_reduce import AllReducePath
 from search_spaces.workload import Workload
+from tuner import check_text
 from tuner.checked_launch import check_launch
 from tuner.checking import Server
 from tuner.launch_words import read_words
@@ -24,9 +28,12 @@ LOAD = Workload(concurrencies=(1, 16, 128))
 SECTIONS = ("legal: ", "predicted for", "memory on the fullest GPU", "all-reduce: ", "one step, in ms", "at once  TTFT")
 
 
-def predicted(*words: str, server: Server = STORY, load: Workload = LOAD) -> PredictedLaunch:
-    (asked,) = read_words(words)
-    return predict_launch(check_launch(asked, server), load)
+def predicted(
+    *words: str, server: Server = STORY, load: Workload = LOAD, asked: tuple[int, ...] = ()
+) -> PredictedLaunch:
+    (launch,) = read_words(words)
+    served = replace(server, env={**server.env, **launch.env})
+    return predict_launch(check_launch(launch, served), load, asked=asked)
 
 
 def told(*words: str, width: int = 150, is_plain: bool = True, **options: Any) -> str:
@@ -170,3 +177,121 @@ def test_a_bar_is_as_long_as_its_share_and_never_longer_than_all() -> None:
     assert bar(0.001, 4, is_plain=True) == "#"
     assert bar(0.001, 4, is_plain=False) == "▏"
     assert bar(0.53, 10, is_plain=False) == "█████▎"
+
+
+PCIE_IPC = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE=1"
+LAUNCH = "python -m sglang.launch_server --tp 8 --mem-fraction-static 0.9"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        (f"{PCIE_IPC} {LAUNCH}",),
+        (f"env {PCIE_IPC} {LAUNCH}",),
+        (f"export {PCIE_IPC}\n{LAUNCH}",),
+        (f"docker run --gpus all -e {PCIE_IPC} lmsysorg/sglang:v0.5.23 {LAUNCH}",),
+        (f"docker run --env={PCIE_IPC} lmsysorg/sglang:v0.5.23 bash -c '{LAUNCH}'",),
+        (f"[Service]\nEnvironment={PCIE_IPC}\nExecStart=/usr/bin/{LAUNCH}\n",),
+        (PCIE_IPC, "--tp", "8", "--mem-fraction-static", "0.9"),
+        (PCIE_IPC, *LAUNCH.split()),
+    ],
+)
+def test_the_environment_of_a_launch_chooses_the_way_of_its_all_reduces(words: tuple[str, ...]) -> None:
+    plain, switched = predicted(LAUNCH), predicted(*words)
+    assert isinstance(plain.estimate, Prediction)
+    assert isinstance(switched.estimate, Prediction)
+    assert (plain.estimate.all_reduce, switched.estimate.all_reduce) == (AllReducePath.NCCL, AllReducePath.PCIE_IPC)
+    assert switched.all_reduce is not None
+    assert switched.all_reduce.path is AllReducePath.PCIE_IPC
+    assert switched.estimate.points[0].tpot_s != plain.estimate.points[0].tpot_s
+
+
+def test_switches_that_no_prediction_heeds_are_said() -> None:
+    words = "NCCL_P2P_LEVEL=SYS", "HOME=/root", "TP8", "mem0.9"
+    text = told(*words)
+    assert "NCCL_P2P_LEVEL=SYS is not taken into account" in text
+    assert "HOME" not in text
+    assert len(document(predicted(*words))["prediction"]["all_reduce"]["not_heeded"]) == 1
+
+
+def test_a_tight_launch_is_legal_and_its_headline_says_what_may_happen() -> None:
+    text = told("TP8", "mem0.95")
+    headline, advice, *_ = text.split("\n")
+    assert headline.startswith("legal, but likely to run out of memory while graphs are captured: --tp-size 8")
+    most = predicted("TP8", "mem0.95").fractions.largest
+    assert most is not None
+    assert advice.startswith(f"note: lower --mem-fraction-static to at most {most:.3f}: ")
+    assert told("TP8", f"mem{most}").startswith("legal: ")
+    (asked,) = read_words(("TP8", "mem0.95"))
+    checked = check_launch(asked, STORY)
+    assert not checked.checked.verdict.violations
+    assert str(check_text.report(checked)[0]) == headline
+
+
+@pytest.mark.parametrize("words", [("TP8", "EP8"), ("TP8", "EP8", "mem0.98")])
+def test_where_the_fraction_alone_is_wrong_one_that_works_is_a_command(words: tuple[str, ...]) -> None:
+    refused = predicted(*words)
+    assert refused.estimate is None
+    assert refused.works_as is not None
+    command = "--tp-size 8 --ep-size 8 --mem-fraction-static 0.9"
+    lines = told(*words).split("\n")
+    assert lines[1:3] == ["it works with --mem-fraction-static 0.9", f"  {command}"]
+    assert document(refused)["works_as"] == command
+    assert isinstance(predicted(*command.split()).estimate, Prediction)
+
+
+def test_a_load_that_needs_a_larger_pool_gets_a_fraction_that_holds_it() -> None:
+    load = Workload(input_tokens=60_000, output_tokens=1000, concurrencies=(1,))
+    refused = predicted("TP8", "mem0.78", load=load)
+    assert isinstance(refused.estimate, DoesNotFit)
+    assert refused.works_as is not None
+    assert isinstance(predicted("TP8", f"mem{refused.works_as.mem_fraction_static}", load=load).estimate, Prediction)
+
+
+def test_what_fits_no_fraction_of_these_gpus_names_how_many_it_needs() -> None:
+    refused = predicted("TP4", server=Server(model=STORY.model, cluster=parse_cluster("4xrtx-pro-6000")))
+    assert refused.works_as is None
+    assert "needs at least 8 of these GPUs where 4xrtx-pro-6000 has 4" in "\n".join(
+        map(str, report(refused, 200, is_plain=True))
+    )
+    assert "of these GPUs" not in told("TP4")
+
+
+def test_only_the_concurrencies_that_were_asked_for_are_shown() -> None:
+    shown = predicted("TP8", "EP8", "mem0.9", asked=(16, 128))
+    rows = [line.split()[0] for line in map(str, report(shown, 150, is_plain=True)) if re.match(r" +\d+  ", line)]
+    assert rows == ["16", "128"]
+    inner = document(shown)
+    assert inner["workload"]["concurrencies"] == [16, 128]
+    assert [point["concurrency"] for point in inner["prediction"]["points"]] == [16, 128]
+
+
+def probed(gpus: str, backend: str, ranks: int) -> Server:
+    curve = MeasuredCurve(
+        op=CollectiveOp.ALL_REDUCE, backend=backend, num_ranks=ranks, size_bytes=(1024, 2**20), seconds=(3e-5, 2e-4)
+    )
+    fabric = Fabric(source="tune probe, 2026-01-31: a box", curves=(curve,))
+    model = STORY.model if ranks > 2 else load_model("qwen3-30b-a3b-fp8")
+    return Server(model=model, cluster=replace(parse_cluster(gpus), fabric=fabric))
+
+
+@pytest.mark.parametrize(
+    ("gpus", "backend", "ranks", "words"), [("8xrtx-pro-6000", "nccl", 8, "TP8 mem0.9"), ("2xcpu", "gloo", 2, "TP2")]
+)
+def test_times_that_were_measured_on_this_machine_say_where_and_when(
+    gpus: str, backend: str, ranks: int, words: str
+) -> None:
+    text = " ".join(told(words, server=probed(gpus, backend, ranks)).split())
+    assert f"all_reduce over {ranks} ranks by {backend}, measured here (tune probe, 2026-01-31: a box)" in text
+    assert f"note: links of {gpus}: tune probe, 2026-01-31: a box" in text
+    assert "assumed" not in text
+    assert "measured here" not in told("TP8 mem0.9")
+
+
+def test_on_80_columns_the_intervals_of_tpot_and_throughput_stay_and_sentences_are_wrapped() -> None:
+    lines = told("TP8", "EP8", "mem0.9", width=80).split("\n")
+    begin = next(place for place, line in enumerate(lines) if line.strip().startswith("at once"))
+    assert ["TPOT ms" in lines[begin], "tok/s" in lines[begin]] == [True, True]
+    assert all(len(re.findall(r"\([\d.,]+ to [\d.,]+\)", line)) == 2 for line in lines[begin + 1 : begin + 4])
+    assert max(map(len, lines[1:])) <= 80
+    assert max(map(len, told("TP8", "EP8", "mem0.9").split("\n")[1:begin])) <= 100

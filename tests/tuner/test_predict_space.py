@@ -13,6 +13,7 @@ from cost_models.prediction import Prediction
 from cost_models.setting import Setting
 from search_spaces.catalogue import load_model, parse_cluster
 from search_spaces.errors import CannotRunError, MalformedError, UserError
+from search_spaces.notation import read_notation
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.space import MEM_FRACTIONS, enumerate_space
 from search_spaces.workload import Workload
@@ -73,6 +74,57 @@ def test_where_fractions_make_no_difference_the_engines_own_is_shown() -> None:
     assert any(each.candidate.requested.mem_fraction_static is None for each in quick.ranked)
 
 
+def test_a_fraction_that_ties_is_chosen_by_the_other_objective() -> None:
+    story = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    load = Workload(concurrencies=(1, 128, 512))
+    quick = rank_space(*story, NEWEST, load, Objective.C1_LATENCY, pins={"tp_size": 8})
+    for each in quick.ranked:
+        assert not each.prediction.memory.is_tight
+        for fraction in MEM_FRACTIONS:
+            other = predict(*story, each.candidate.effective.changed(mem_fraction_static=fraction), load)
+            if isinstance(other, Prediction) and not other.memory.is_tight:
+                assert other.peak.output_tok_per_s <= each.prediction.peak.output_tok_per_s * 1.0006
+
+
+@pytest.mark.parametrize("objective", list(Objective))
+def test_the_limit_is_that_at_the_concurrency_which_decides(objective: Objective) -> None:
+    told = ranked(objective)
+    at = told.best.prediction.peak.concurrency if objective.maximise else 1
+    limit = next(each for each in told.best.prediction.limits if each.concurrency == at)
+    text = " ".join(predict_ranking_text.report(told, 150, 5))
+    assert f"can exceed {limit.output_tok_per_s:,.0f} tok/s at concurrency {at} (" in text
+    is_at_the_top = objective.maximise and at == LOAD.concurrencies[-1]
+    assert ("the top of the ladder: it may lie above" in text) == is_at_the_top
+
+
+def test_the_best_proven_layout_is_named_with_its_command_where_the_first_is_not_proven() -> None:
+    story = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    told = rank_space(*story, NEWEST, LOAD, Objective.PEAK_THROUGHPUT)
+    proven = told.best_proven
+    assert proven is not None
+    assert proven is not told.best
+    assert proven.prediction.unproven_deviation == 0 < told.best.prediction.unproven_deviation
+    lines = predict_ranking_text.report(told, 150, 5)
+    place = next(place for place, line in enumerate(lines) if line.startswith("best of the proven layouts: "))
+    assert proven.candidate.requested.label in lines[place]
+    assert [line for line in lines[place:] if line.startswith("  --")] == [
+        "  --tp-size 8 --ep-size 4 --mem-fraction-static 0.9"
+    ]
+    plain = ranked(pins={"tp_size": 8, "attn_dp_size": 1, "attn_cp_size": 1})
+    assert plain.best_proven is plain.best
+    assert not any("proven layouts" in line for line in predict_ranking_text.report(plain, 150, 5))
+
+
+@pytest.mark.parametrize(("key", "name"), [("deepseek-v3", "8xh200"), ("kimi-k2.6", "8xrtx-pro-6000")])
+def test_every_label_of_the_ranking_is_a_launch_of_itself(key: str, name: str) -> None:
+    space = enumerate_space(
+        load_model(key), parse_cluster(name), NEWEST, mem_fractions=(None, 0.9), all_reduce_paths=True
+    )
+    assert len({each.requested.moe_a2a_backend for each in space.candidates}) > (key == "deepseek-v3")
+    for each in space.candidates:
+        assert read_notation(each.requested.label).literal == each.requested
+
+
 def test_alike_means_that_what_they_do_not_share_may_turn_their_order(ranking: Ranking) -> None:
     """Each interval holds the campaign's factor, which moves both alike: so they tell more apart than by overlap."""
     best = ranking.best
@@ -94,7 +146,7 @@ def test_pins_hold_and_a_load_that_is_too_long_is_refused() -> None:
 
 
 def test_a_model_that_fits_nowhere_is_refused_with_the_nearest() -> None:
-    with pytest.raises(CannotRunError, match="does not fit on 8xh100 in any of"):
+    with pytest.raises(CannotRunError, match=r"does not fit on 8xh100 in any of .*at least 16 of these GPUs"):
         rank_space(load_model("deepseek-v3"), parse_cluster("8xh100"), NEWEST, LOAD, Objective.PEAK_THROUGHPUT)
 
 
@@ -111,10 +163,25 @@ def test_no_point_beats_one_of_the_pareto_front_in_both(ranking: Ranking) -> Non
 
 def test_the_plot_has_a_curve_for_the_best_and_the_front(ranking: Ranking) -> None:
     drawn = curves(ranking)
-    assert drawn[0].name == "Pareto front"
+    assert drawn[0].name.startswith("Pareto front")
     assert ranking.best in leading(ranking)
     assert len(drawn) == 1 + len(leading(ranking))
     assert all(len(curve.x) == len(curve.y) == len(LOAD.concurrencies) for curve in drawn[1:])
+
+
+def test_the_drawn_curves_differ_and_the_first_lies_above_the_others(ranking: Ranking) -> None:
+    drawn = curves(ranking)[1:]
+    assert len(drawn) == 5
+    for place, one in enumerate(drawn):
+        for other in drawn[:place]:
+            assert max(abs(a / b - 1) for a, b in zip(one.x + one.y, other.x + other.y, strict=True)) > 0.02
+    text = terminal_plot(ranking, 100, is_plain=True, in_colour=False)
+    assert any("the best 5 shapes whose curves differ" in line for line in text)
+    canvas = "".join(line for line in text if line.startswith("||"))
+    alone = [curve for curve in ("a", "b", "c", "d", "e") if curve in canvas]
+    assert "a" in alone
+    assert canvas.count("a") > 10
+    assert "*" in canvas
 
 
 @pytest.mark.parametrize("width", [20, 60, 100, 300])

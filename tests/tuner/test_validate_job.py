@@ -130,6 +130,42 @@ def test_a_point_that_is_left_out_is_predicted_by_constants_that_never_saw_it(ca
     assert left_out["overall"]["tpot"] != as_they_come["overall"]["tpot"]
 
 
+def alone(**changes: object) -> str:
+    kept = {name: value for name, value in POINT.items() if name not in {"tpot_ms", "ttft_ms"}}
+    return json.dumps({**kept, "output_tok_s": 600.0, **changes})
+
+
+def test_a_throughput_alone_is_a_part_of_its_own(capsys, file):
+    found = document(capsys, file(*sweep(), alone(), alone(world_tp=4, output_tok_s=500.0)))
+    part = found["by_use"]["sglang, throughput alone"]
+    assert (part["n"], part["tpot"], part["ttft"], part["output_tok_s"]["n"]) == (2, None, None, 2)
+    assert part["between_layouts"]["pairs"] == 1
+    assert (found["overall"]["tpot"]["n"], found["overall"]["output_tok_s"]["n"]) == (4, 6)
+
+
+def test_a_throughput_alone_has_a_table_of_its_own(capsys, file):
+    assert run(["validate", file(*sweep(), *sweep(gpu="H100"), alone(gpu="B200")), "--by", "campaign"]) == 0
+    shown = capsys.readouterr().out
+    table = shown[shown.index("by campaign: throughput alone") :].splitlines()
+    assert "tok/s median mean" in table[0]
+    assert table[1].startswith("Qwen3-235B-A22B B200 bf16 sglang 0.5.9")
+    assert run(["validate", file(alone())]) == 0
+    assert "\nthroughput alone  n  tok/s median mean" in capsys.readouterr().out
+
+
+def test_a_throughput_alone_calibrates_nothing_but_is_compared_where_others_do(capsys, file):
+    name = file(*sweep(), alone(concurrency=128), alone(world_tp=4), alone(world_tp=4, concurrency=64))
+    found = document(capsys, name, "--calibrate", "2")["overall"]
+    assert (found["n"], found["tpot"]["n"], found["output_tok_s"]["n"]) == (3, 2, 3)
+    assert found["skipped"] == {"used to calibrate": 2, "too few points to calibrate with": 2}
+
+
+def test_a_throughput_alone_is_left_out_as_well(capsys, file):
+    found = document(capsys, file(alone()), "--leave-one-out")["overall"]
+    assert found["n"] == 1
+    assert found["output_tok_s"] != document(capsys, file(alone()))["overall"]["output_tok_s"]
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
@@ -177,7 +213,7 @@ def test_people_get_tables_that_fit_and_reasons(capsys, file):
     shown = capsys.readouterr().out
     assert shown.startswith("9 measured points of ")
     assert "layouts of one campaign" in shown
-    assert "fewer GPUs, then TP before EP" in shown
+    assert "fewer GPUs, TP before EP and PP" in shown
     assert "of layouts that the rules here forbid: 1 point\n" in shown
     assert "unreadable line (line 9: not JSON" in shown
     assert max(map(len, shown.splitlines())) <= 150

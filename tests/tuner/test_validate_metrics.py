@@ -28,6 +28,27 @@ def compared(measured: float, predicted: float, low: float = 0.5, high: float = 
     )
 
 
+def speed(tok_s: float, *, predicted: float, tp: int = 8, ep: int = 1, dp: int = 1, pp: int = 1, **said: object):
+    """A throughput alone."""
+    line = {
+        "engine": "sglang", "model": "deepseek-r1", "gpu": "h200", "isl": 200, "osl": 100, "concurrency": 64,
+        "world_tp": tp, "moe_ep": ep, "attention_dp": dp, "pp": pp, "output_tok_s": tok_s, **said,
+    }  # fmt: skip
+    (row,) = read_rows([json.dumps(line)])
+    assert isinstance(row, MeasuredRow)
+    wide = Interval(low=0.0, high=math.inf)
+    answer = ServingPoint(
+        concurrency=64,
+        ttft_s=1.0,
+        tpot_s=1.0,
+        output_tok_per_s=predicted,
+        ttft_interval_s=wide,
+        tpot_interval_s=wide,
+        output_tok_per_s_interval=Interval(low=0.5 * predicted, high=2 * predicted),
+    )
+    return Comparison(row=row, point=answer)
+
+
 def point(*, tpot_ms: float, predicted_ms: float, tp: int = 8, ep: int = 1, dp: int = 1, concurrency: int = 1):
     """One output token after the first, and nothing before it: the throughput is twice the reverse of the time."""
     line = {
@@ -114,6 +135,40 @@ def test_rank_order_is_taken_over_concurrency_within_each_curve_of_three_points(
 def test_without_a_curve_there_is_no_rank_order():
     found = within_layouts([point(tpot_ms=10, predicted_ms=10)])
     assert (found.curves, found.mean, found.least) == (0, None, None)
+
+
+def test_a_throughput_alone_counts_as_a_throughput_and_in_no_other_metric():
+    found = [speed(100, predicted=110), speed(100, predicted=300), speed(100, predicted=90, concurrency=32)]
+    errors = errors_of(each.output_tok_s for each in found)
+    assert errors is not None
+    assert (errors.n, errors.median_ape) == (3, pytest.approx(10))
+    assert errors.coverage == pytest.approx(200 / 3)
+    assert errors_of(each.tpot for each in found) is None
+    assert errors_of(each.ttft for each in found) is None
+    assert within_layouts(found).curves == 0
+    assert between_layouts_per_user(found).pairs == 0
+
+
+def test_layouts_with_a_throughput_alone_are_ordered_too_and_the_rule_puts_pipelines_last():
+    """Measured tp8 ep8 > tp8 > tp4 pp2; predicted tp8 > tp8 ep8 > tp4 pp2: one pair of three wrong, as by the rule."""
+    points = [
+        speed(1000, predicted=1200),
+        speed(1200, predicted=1000, ep=8),
+        speed(500, predicted=500, tp=4, pp=2),
+    ]
+    found = between_layouts_per_gpu(points)
+    assert (found.groups, found.pairs) == (1, 3)
+    assert found.predicted.order_accuracy == pytest.approx(200 / 3)
+    assert found.trivial_rule.order_accuracy == pytest.approx(200 / 3)
+    assert found.predicted.regret_max == pytest.approx(100 * (1 - 1000 / 1200))
+
+
+@pytest.mark.parametrize(
+    ("said", "groups"),
+    [({}, 1), ({"osl": 101}, 1), ({"isl": 203}, 1), ({"osl": 110}, 0), ({"flags": {"page-size": 64}}, 0)],
+)
+def test_only_layouts_of_nearly_the_same_lengths_and_other_flags_are_compared(said, groups):
+    assert between_layouts_per_gpu([speed(100, predicted=1), speed(200, predicted=2, ep=8, **said)]).groups == groups
 
 
 def test_layouts_of_one_load_are_ordered_by_throughput_per_gpu():

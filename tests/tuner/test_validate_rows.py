@@ -71,6 +71,43 @@ def test_without_a_time_to_first_token_there_is_no_throughput():
     assert (row.ttft_s, row.output_tok_per_s) == (None, None)
 
 
+def test_a_stated_throughput_is_taken_as_it_stands():
+    both, alone = one(output_tok_s=1234.5), one(output_tok_s=1234.5, tpot_ms=None, ttft_ms=None)
+    assert isinstance(both, MeasuredRow)
+    assert isinstance(alone, MeasuredRow)
+    assert (both.tpot_s, both.output_tok_per_s) == (0.02, 1234.5)
+    assert (alone.tpot_s, alone.output_tok_per_s) == (None, 1234.5)
+
+
+def test_flags_are_read_as_the_release_reads_them_beside_the_sizes():
+    row = one(flags={"attention-backend": "flashinfer", "page-size": 64, "enable-torch-compile": True})
+    assert isinstance(row, MeasuredRow)
+    assert (row.layout.attention_backend, row.layout.page_size) == ("flashinfer", 64)
+    assert row.layout.enable_torch_compile
+    assert row.split == (8, 4, 2, 1)
+    assert row.other_flags == ("--attention-backend", "flashinfer", "--page-size", "64", "--enable-torch-compile")
+
+
+def test_what_a_line_with_flags_leaves_out_is_the_engines_default():
+    guessed, launched = one(gpu="B200"), one(gpu="B200", flags={})
+    stated = one(gpu="B200", flags={"mem-fraction-static": 0.7, "kv-cache-dtype": "fp8_e5m2"})
+    over = one(gpu="B200", flags={"mem-fraction-static": 0.7}, mem_fraction_static=0.6, kv_cache_dtype="fp8_e4m3")
+    rows = [each for each in (guessed, launched, stated, over) if isinstance(each, MeasuredRow)]
+    found = [(row.layout.mem_fraction_static, row.layout.kv_cache_dtype) for row in rows]
+    assert found[0] == (0.95, "fp8_e4m3")
+    assert found[1][0] is not None
+    assert 0.7 < found[1][0] < 0.95
+    assert found[1][1] == "auto"
+    assert found[2:] == [(0.7, "fp8_e5m2"), (0.6, "fp8_e4m3")]
+
+
+def test_attention_data_parallelism_that_is_switched_on_without_a_size_is_none():
+    """0.5.3 srt/server_args.py:950, 0.5.6.post2 :1564, 0.5.9 :2110: with dp_size 1 the engine switches it off."""
+    row = one(moe_ep=1, attention_dp=1, flags={"enable-dp-attention": True})
+    assert isinstance(row, MeasuredRow)
+    assert row.split == (8, 1, 1, 1)
+
+
 @pytest.mark.parametrize("none", [0, None])
 def test_zero_and_null_stand_for_no_such_parallelism(none):
     row = one(moe_ep=none, attention_dp=none, pp=none)
@@ -193,7 +230,16 @@ def test_what_ran_but_is_illegal_here_is_read_and_marked():
         ({"moe_ep": 3}, Reason.UNCLEAR_LAYOUT, "moe_ep must divide world_tp, but 3 does not divide 8"),
         ({"attention_dp": 5}, Reason.UNCLEAR_LAYOUT, "attention_dp must divide world_tp"),
         ({"flag": "stalled"}, "flagged: stalled", "flagged: stalled"),
-        ({"tpot_ms": None}, Reason.BAD_VALUE, "tpot_ms is missing"),
+        ({"tpot_ms": None}, Reason.BAD_VALUE, "tpot_ms is missing, and output_tok_s as well"),
+        ({"output_tok_s": 0}, Reason.BAD_VALUE, "output_tok_s is a number of tokens per second above 0 (got 0)"),
+        ({"output_tok_s": "many"}, Reason.BAD_VALUE, "output_tok_s is a number of tokens per second"),
+        ({"flags": "--page-size 64"}, Reason.BAD_VALUE, "flags is an object"),
+        ({"flags": {"": 1}}, Reason.BAD_VALUE, "a flag is named as SGLang names it"),
+        ({"flags": {"page-size": "many"}}, Reason.BAD_VALUE, "flags: SGLang cannot read these flags"),
+        ({"flags": {"page-size": 10**30}}, Reason.BAD_VALUE, "page_size is a number of 31 digits"),
+        ({"flags": {"tp-size": 4}}, Reason.UNCLEAR_LAYOUT, "flags says tp_size: sizes are fields of their own"),
+        ({"flags": {"dp-size": 2}}, Reason.UNCLEAR_LAYOUT, "flags says dp_size"),
+        ({"flags": {"speculative-algorithm": "EAGLE"}}, Reason.SPECULATIVE, "how many tokens a step of it yields"),
         ({"tpot_ms": 0}, Reason.BAD_VALUE, "tpot_ms is a time in ms above 0 (got 0)"),
         ({"tpot_ms": -3.0}, Reason.BAD_VALUE, "tpot_ms is a time"),
         ({"tpot_ms": "20"}, Reason.BAD_VALUE, "tpot_ms is a time in ms above 0 (got '20')"),
@@ -265,9 +311,18 @@ def test_a_skipped_line_says_what_it_was_about_as_far_as_that_is_known():
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers())
 
 
-@given(st.dictionaries(st.sampled_from(sorted(POINT)), VALUES, max_size=3))
+@given(st.dictionaries(st.sampled_from([*sorted(POINT), "output_tok_s", "flags"]), VALUES, max_size=3))
 def test_no_value_ends_the_reading(changes):
     (answer,) = read_rows([json.dumps({**POINT, **changes})])
+    assert isinstance(answer, MeasuredRow | Skipped)
+
+
+FLAGS = ["page-size", "mem-fraction-static", "max-running-requests", "kv-cache-dtype", "enable-dp-attention", "pp-size"]
+
+
+@given(st.dictionaries(st.sampled_from(FLAGS) | st.text(max_size=5), VALUES, max_size=3))
+def test_no_flag_ends_the_reading(flags):
+    (answer,) = read_rows([line(flags=flags)])
     assert isinstance(answer, MeasuredRow | Skipped)
 
 
@@ -295,4 +350,7 @@ def test_bundled_rows_hold_both_rows_for_fitting_and_others():
     sglang = [row for row in rows if row.engine is ServingEngine.SGLANG]
     assert all(row.model.is_moe and row.is_legal for row in rows)
     assert len([row for row in sglang if row.used_for_fitting]) >= 70
-    assert len([row for row in sglang if not row.used_for_fitting]) >= 30
+    assert len([row for row in sglang if not row.used_for_fitting and row.tpot_s is not None]) >= 30
+    alone = [row for row in rows if row.tpot_s is None]
+    assert len(alone) >= 45
+    assert not any(row.used_for_fitting for row in alone)

@@ -56,7 +56,7 @@ def predict(
     input_tokens: Annotated[int, typer.Option(help="Prompt length.", rich_help_panel=_WORKLOAD)] = 1024,
     output_tokens: Annotated[int, typer.Option(help="Output length.", rich_help_panel=_WORKLOAD)] = 512,
     concurrency: Annotated[
-        str, typer.Option(help="The ladder: rising, from 1.", rich_help_panel=_WORKLOAD, metavar="N,N,...")
+        str, typer.Option(help="Requests in flight, one or more.", rich_help_panel=_WORKLOAD, metavar="N,N,...")
     ] = DEFAULT_LADDER,
     accept_length: Annotated[
         float,
@@ -92,10 +92,10 @@ def predict(
         typer.Option(help="Also draw the plot into a .png, .svg or .html file.", rich_help_panel=_ALL, metavar="FILE"),
     ] = None,
     measured: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             help="A JSON-lines file (- for stdin) of what was measured of this model on these GPUs under this load: "
-            "flags or argv, concurrency, tpot_ms, ttft_ms.",
+            "flags or argv, concurrency, tpot_ms, ttft_ms. Repeatable.",
             rich_help_panel=_MEASURED,
             metavar="FILE",
         ),
@@ -142,15 +142,16 @@ def predict(
             raise UserError(
                 "--pin, --plot and --all-reduce-paths are for all layouts: leave the launch's own words out"
             )
-        if measured is not None and study is not None:
+        if measured and study is not None:
             raise UserError("--measured and --study are two sources of measurements: give one")
         if storage is not None and study is None:
             raise UserError("--storage says where the study is: it goes with --study")
         from search_spaces.workload import Workload  # noqa: PLC0415
         from tuner import asking  # noqa: PLC0415
         from tuner.objective import Objective  # noqa: PLC0415
-        from tuner.predict_request import PredictRequest  # noqa: PLC0415
+        from tuner.predict_request import PredictRequest, ladder_of  # noqa: PLC0415
 
+        asked, ladder = ladder_of(concurrency)
         request = PredictRequest(
             words=tuple(words or ()),
             model=model,
@@ -159,15 +160,16 @@ def predict(
             workload=Workload(
                 input_tokens=input_tokens,
                 output_tokens=output_tokens,
-                concurrencies=asking.concurrencies_of(concurrency),
+                concurrencies=ladder,
                 acceptance_length=accept_length,
             ),
+            asked=asked,
             objective=Objective.parse(objective),
             pins=asking.pins_of(pin or ()),
             all_reduce_paths=all_reduce_paths,
             limit=None if show_all else limit,
             plot=None if plot is None else _plot_path(plot),
-            measured=measured,
+            measured=tuple(measured or ()),
             study=study,
             storage=storage,
         )

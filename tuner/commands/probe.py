@@ -69,7 +69,8 @@ def probe(
 ) -> None:
     """This machine's GPUs, links and measured collective latency; --save makes it a cluster file.
 
-    Exit code 0: done. 2: the words cannot be used. 3: there is nothing to probe. 4: measuring failed; what was found
+    Exit code 0: done. 2: the words cannot be used. 3: there is nothing to probe, or no torch for
+    --cpu-ranks. 4: measuring failed; what was found
     before is told and saved.
     """
     from tuner.probe_job import ProbeRequest, run  # noqa: PLC0415

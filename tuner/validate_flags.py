@@ -1,0 +1,41 @@
+"""The launch flags that a line of measurements says beside its sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from search_spaces.errors import UserError
+from search_spaces.layout import Layout
+from search_spaces.sglang.flags import flags_from_mapping, from_argv
+from search_spaces.sglang.versions import EngineVersion
+from tuner.validate_fields import Reason, SkippedError
+
+
+def flag_words(said: Mapping[str, Any], version: EngineVersion) -> tuple[str, ...] | None:
+    """`flags` of a line, an object as `tune check --batch` takes it, as words. None where it has none."""
+    flags = said.get("flags")
+    if flags is None:
+        return None
+    if not isinstance(flags, dict):
+        raise SkippedError(Reason.BAD_VALUE, "flags is an object, e.g. {'attention-backend': 'triton'}")
+    try:
+        return flags_from_mapping(flags, version)
+    except UserError as error:
+        raise SkippedError(Reason.BAD_VALUE, f"flags: {error}") from None
+
+
+def launch_of(words: tuple[str, ...], sizes: Mapping[str, int], version: EngineVersion) -> Layout:
+    """The flags as `version` reads them. sizes: of the layout, by its fields, as the line says them elsewhere."""
+    try:
+        launch = from_argv(words, version).layout
+        launch.check_numbers()
+    except UserError as error:
+        raise SkippedError(Reason.BAD_VALUE, f"flags: {error}") from None
+    plain = Layout()
+    for name in (*sizes, "dp_size"):
+        if getattr(launch, name) != getattr(plain, name):
+            raise SkippedError(Reason.UNCLEAR_LAYOUT, f"flags says {name}: sizes are fields of their own")
+    if launch.speculative_algorithm is not None:
+        raise SkippedError(Reason.SPECULATIVE, "nothing says how many tokens a step of it yields")
+    return launch
