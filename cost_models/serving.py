@@ -47,7 +47,8 @@ def steady(fleet: Fleet, concurrency: Floats, c: Constants) -> Steady:
     parts = decode_step(fleet, running, c)
     step_s = total_s(parts)
     ended = (running - 1) * w.accepted / w.output_tokens
-    together = np.maximum(1.0, ended)
+    # What is sent at once ends at once, on all ranks of attention data parallelism.
+    together = np.maximum(np.where(w.is_burst, np.minimum(running, w.attn_dp), 1.0), ended)
     stall_s = total_s(prefill_pass(fleet, together, c, hidden=c.eager_hidden))
     stalled_s = c.prefill_interference * ended / together * stall_s / w.accepted
     tpot_s = step_s / w.accepted + stalled_s

@@ -34,7 +34,7 @@ def evidence_lines(evidence: Evidence | None, width: int) -> list[str]:
         *wrapped(evidence.told, width),
         *(f"  {line}" for line in table),
         *([f"  ... and {left} more"] if left else []),
-        "  predicted: before calibration; ratio: predicted over measured",
+        *wrapped("  predicted: before calibration; ratio: predicted over measured", width),
     ]
 
 

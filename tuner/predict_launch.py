@@ -74,7 +74,7 @@ class PredictedLaunch:
             return ""
         if cluster.fabric is not None and MEASURED_HERE in curve.source:
             return f"{curve.source} ({cluster.fabric.source})"
-        return f"{'measured elsewhere' if curve.is_measured else 'not measured'}: {curve.source}"
+        return f"measured elsewhere: {curve.source}" if curve.is_measured else f"estimated: {curve.source}"
 
     @property
     def max_concurrency(self) -> int:

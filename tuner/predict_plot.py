@@ -9,7 +9,7 @@ from tuner.predict_space import Ranked, Ranking, pareto_front
 from tuner.predict_words import prose
 
 NUM_CURVES = 5
-_FRONT = "Pareto front: no other point is faster for the user and per GPU"
+_FRONT = "Pareto front of all layouts: no other point is faster for the user and per GPU"
 _LETTERS = "abcdefghij"
 _COLOURS = ("blue", "magenta", "green", "yellow", "cyan")
 _SAME = 0.02

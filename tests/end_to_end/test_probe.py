@@ -140,6 +140,14 @@ def test_a_measurement_that_fails_is_exit_code_4_and_keeps_what_there_is(tmp_pat
     assert [curve.op for curve in fabric.curves] == [CollectiveOp.ALL_REDUCE]
 
 
+def test_ranks_on_cpus_need_a_torch_since_nothing_else_is_found_of_them(tmp_path: Path) -> None:
+    python = torch_of(tmp_path, {"missing": "torch cannot be imported there"})
+    probed = tune(tmp_path, "probe", "--cpu-ranks", "2", "--engine-command", python, "--save", "cpu.json")
+    assert probed.returncode == 3, probed.stderr
+    assert "nothing was measured: torch cannot be imported there" in probed.stderr
+    assert not (tmp_path / "cpu.json").exists()
+
+
 def test_cuda_visible_devices_leaves_a_part_of_the_box(tmp_path: Path) -> None:
     path = machine(tmp_path, *[RTX_4090] * 8)
     python = torch_of(tmp_path, {"missing": "nothing there"})

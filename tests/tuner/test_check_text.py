@@ -85,7 +85,7 @@ def test_a_release_alone_is_no_range_and_ends_in_the_words_of_the_headline() -> 
 
 
 def test_a_cache_too_small_to_serve_with_is_warned_of() -> None:
-    (note,) = launch("--tp 8 --mem-fraction-static 0.94", "kimi-k2.6", "8xh100").notes
+    *_, note = launch("--tp 8 --mem-fraction-static 0.94", "kimi-k2.6", "8xh100").notes
     assert "5,452 tokens serves next to nothing" in note
     assert "2 of 2,048 tokens" in note
     assert launch("--tp 8", "deepseek-v3", "8xh200").notes == ()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import io
 import json
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,6 +53,43 @@ def test_throughput_is_what_the_times_make_of_the_requests() -> None:
     told = one()
     per_request_s = (told["ttft_ms"] + 511 * told["tpot_ms"]) / 1e3
     assert told["output_tok_s"] == pytest.approx(16 * 512 / per_request_s, rel=0.02)
+
+
+def test_lengths_may_be_called_input_and_output_tokens() -> None:
+    other = {key: value for key, value in LINE.items() if key not in {"isl", "osl"}}
+    assert answered({**other, "input_tokens": 1024, "output_tokens": 512}) == [one()]
+    assert one(input_tokens=1024) == one()
+    assert "isl is 1024 and input_tokens 7: they are the same thing" in one(input_tokens=7)["error"]
+
+
+def test_the_environment_of_a_line_or_of_its_command_chooses_the_way_of_the_all_reduces() -> None:
+    switch = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
+    story = {"model": "kimi-k2.6", "gpu": "rtx-pro-6000", "flags": None, "argv": "--tp 8 --mem-fraction-static 0.9"}
+    command = f"env {switch}=1 python -m sglang.launch_server {story['argv']}"
+    plain, by_field, by_command, off = answered(
+        *({**LINE, **story, **more} for more in ({}, {"env": {switch: 1}}, {"argv": command}, {"env": {switch: "0"}}))
+    )
+    assert [each["all_reduce"] for each in (plain, by_field, by_command, off)] == [
+        "nccl",
+        "pcie_ipc",
+        "pcie_ipc",
+        "nccl",
+    ]
+    assert by_field["tpot_ms"] == by_command["tpot_ms"] != plain["tpot_ms"] == off["tpot_ms"]
+    assert "notes" not in by_field
+    assert "NCCL_P2P_LEVEL=SYS is not taken into account" in one(env={"NCCL_P2P_LEVEL": "SYS"})["notes"][0]
+
+
+def test_a_line_may_name_a_cluster_file(tmp_path: Path) -> None:
+    file = tmp_path / "box.json"
+    curve = {"op": "all_reduce", "backend": "nccl", "num_ranks": 8, "size_bytes": [1024, 2**20]}
+    fabric = {"source": "a box", "curves": [{**curve, "seconds": [1e-3, 2e-3]}]}
+    file.write_text(json.dumps({"gpu": "rtx-pro-6000", "gpus_per_node": 8, "fabric": fabric}))
+    line = {**LINE, "gpu": None, "n_gpus": None, "flags": {"tp-size": 8, "ep-size": 8, "mem-fraction-static": 0.9}}
+    slow, usual = answered({**line, "cluster": str(file)}, {**line, "cluster": "8xrtx-pro-6000"})
+    assert slow["tpot_ms"] > 2 * usual["tpot_ms"]
+    (broken,) = answered({**line, "cluster": "./none.json"})
+    assert "none.json" in broken["error"]
 
 
 def test_what_is_illegal_has_its_rule_and_no_time() -> None:

@@ -143,7 +143,7 @@ def test_each_measured_point_stands_beside_what_was_predicted_of_it_before() -> 
         ({**LINE, "flags": {"tp-size": 8, "ep-size": 3}}, "it was measured, but SGLang"),
         (
             {**LINE, "tpot_ms": 0.02, "ttft_ms": 0.2},
-            r"tpot_ms 0.02 with 8 at once is [\d,]+ tok/s, and no layout of 8xh200",
+            "tok/s, and no layout of 8xh200 can exceed",
         ),
         ({**LINE, "tpot_ms": 0.02, "ttft_ms": None}, "in seconds it would be 20 ms"),
         ({**LINE, "isl": 8192}, "measured with isl 8192, and what is asked for has 1024: say --input-tokens 8192"),

@@ -191,7 +191,7 @@ def test_a_plot_without_colour_is_drawn_in_letters_and_in_ascii_where_that_is_al
     plain = terminal_plot(ranking, width, is_plain=True, in_colour=False)
     assert all(line.isascii() for line in plain)
     assert any(letter in line for line in plain if line.startswith("||") for letter in "abcde")
-    assert any("*  Pareto front" in line for line in plain)
+    assert any("*  Pareto front of all" in line for line in plain)
     assert max(map(len, plain[2:21])) <= max(width, 40)
     assert not any("\x1b" in line for line in terminal_plot(ranking, width, is_plain=False, in_colour=False))
 
