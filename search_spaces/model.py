@@ -145,7 +145,7 @@ class Model:
     is_kda: bool = False
     """Whether the linear attention is Kimi's delta attention."""
     has_fp8_kv: bool = False
-    """Whether the checkpoint asks for an FP8 KV cache, which the engine follows where `--kv-cache-dtype` is left open."""
+    """Whether the checkpoint asks for an FP8 KV cache, which the engine follows where `--kv-cache-dtype` is open."""
 
     def __hash__(self) -> int:
         return hash((self.name, self.source, self.num_layers, self.quantization.scheme))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from search_spaces.errors import MalformedError
+from search_spaces.layout import Layout
 from search_spaces.model import Model
 
 MOST_CONCURRENT = 8192
@@ -42,7 +43,8 @@ class Workload:
             )
         if not 1 <= self.acceptance_length <= MOST_ACCEPTED:
             raise MalformedError(
-                f"an acceptance length lies between 1 and {MOST_ACCEPTED} tokens per step (got {self.acceptance_length:g})"
+                f"an acceptance length lies between 1 and {MOST_ACCEPTED} tokens per step "
+                f"(got {self.acceptance_length:g})"
             )
         rising = all(a < b for a, b in zip(self.concurrencies, self.concurrencies[1:], strict=False))
         if not self.concurrencies or self.concurrencies[0] != 1 or not rising:
@@ -56,6 +58,15 @@ class Workload:
             raise MalformedError(
                 f"a request of {self.input_tokens} + {self.output_tokens} tokens is longer than {model.name} allows "
                 f"(max_position_embeddings {model.max_position_embeddings})"
+            )
+
+    def check_drafts(self, layout: Layout) -> None:
+        """Raises MalformedError where a step is said to gain more tokens than an effective `layout` verifies."""
+        most = layout.speculative_num_draft_tokens or 1
+        if layout.speculative_algorithm is not None and self.acceptance_length > most:
+            raise MalformedError(
+                f"a step that verifies {most} tokens (speculative_num_draft_tokens) cannot gain "
+                f"{self.acceptance_length:g} (acceptance length)"
             )
 
     @property

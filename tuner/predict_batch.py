@@ -17,12 +17,13 @@ from cost_models.memory_types import DoesNotFit
 from cost_models.prediction import Prediction
 from cost_models.setting import Client, ServingEngine
 from search_spaces.errors import MalformedError, UnknownNameError, UnsupportedError, UserError
+from search_spaces.hardware import Cluster, LinkKind
 from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.rank_groups import rank_groups
 from search_spaces.sglang.all_reduce import unheeded
 from search_spaces.sglang.versions import NEWEST, EngineVersion
-from search_spaces.workload import Workload
+from search_spaces.workload import MOST_ACCEPTED, Workload
 from tuner import asking
 from tuner.batch_lines import (
     KEYS,
@@ -48,6 +49,7 @@ _LAUNCH_KEYS = (*(key for key in KEYS if key != "id"), "engine", "precision", "m
 _LENGTHS = {"isl": "input_tokens", "osl": "output_tokens"}
 """Each with its other name."""
 _LOAD_KEYS = (*_LENGTHS, *_LENGTHS.values(), "concurrency", "acceptance_length", "client")
+_GPUS_PER_NODE = 8
 _VLLM_FRACTION = 0.9
 """What other engines take of the memory unless they are told (vLLM's --gpu-memory-utilization)."""
 
@@ -123,6 +125,7 @@ def _line(
         raise known
     if known.runs:
         workload.check_against(known.judged.checked.server.model)
+        workload.check_drafts(known.layout)
     return _Line(number=number, asked=asked, launch=known, workload=workload, client=_client(asked.get("client")))
 
 
@@ -132,6 +135,8 @@ def _workload(asked: Mapping[str, Any]) -> Workload:
     accepted = asked.get("acceptance_length", 1.0)
     if isinstance(accepted, bool) or not isinstance(accepted, int | float):
         raise MalformedError(f"acceptance_length is a number of tokens per step (got {accepted!r})")
+    if not 1 <= accepted <= MOST_ACCEPTED:  # before it becomes a float, which the largest numbers cannot
+        raise MalformedError(f"acceptance_length is a number from 1 to {MOST_ACCEPTED}")
     return Workload(
         input_tokens=inputs,
         output_tokens=outputs,
@@ -161,6 +166,8 @@ def _launch(asked: Mapping[str, Any], version: EngineVersion) -> _Launch:
     precision = asked.get("precision") or ""
     if not isinstance(precision, str):
         raise MalformedError(f"precision is a word, e.g. fp8 (got {precision!r})")
+    if engine is not ServingEngine.SGLANG:
+        asked = {name: value for name, value in asked.items() if name != "engine_version"}  # of an engine of its own
     judged = judged_line(
         _with_fraction(asked),
         version,
@@ -174,7 +181,7 @@ def _launch(asked: Mapping[str, Any], version: EngineVersion) -> _Launch:
     layout = verdict.effective
     if not rank_groups(layout):
         raise UnsupportedError(f"no layout of {engine}: {verdict.violations[0].message}")
-    if layout.mem_fraction_static is None and not judged.checked.server.cluster.gpu.is_cpu:
+    if verdict.requested.mem_fraction_static is None and not judged.checked.server.cluster.gpu.is_cpu:
         layout = layout.changed(mem_fraction_static=_VLLM_FRACTION)
     return _Launch(judged=judged, engine=engine, layout=layout, runs=True)
 
@@ -235,7 +242,7 @@ def _estimates(read: Sequence[_Line]) -> dict[int, Prediction | DoesNotFit]:
         launch = lines[0].launch
         server = launch.judged.checked.server
         ladder = tuple(sorted({1, *(line.concurrency for line in lines)}))
-        key = (id(server.model), server.cluster, server.setting, launch.engine, lines[0].load, ladder)
+        key = (id(server.model), _in_nodes(server.cluster), server.setting, launch.engine, lines[0].load, ladder)
         together.setdefault(key, []).append(lines)
     found: dict[int, Prediction | DoesNotFit] = {}
     for (*_, ladder), groups in together.items():
@@ -249,10 +256,18 @@ def _estimates(read: Sequence[_Line]) -> dict[int, Prediction | DoesNotFit]:
         )
         layouts = [lines[0].launch.layout for lines in groups]
         setting = replace(server.setting, engine=first.launch.engine, client=first.client)
-        estimates = predict_all(server.model, server.cluster, layouts, load, setting=setting)
+        estimates = predict_all(server.model, _in_nodes(server.cluster), layouts, load, setting=setting)
         for lines, estimate in zip(groups, estimates, strict=True):
             found.update((line.number, estimate) for line in lines)
     return found
+
+
+def _in_nodes(cluster: Cluster) -> Cluster:
+    """More than eight GPUs on NVLink that a line counts in one number stand in nodes of eight."""
+    nodes, rest = divmod(cluster.gpus_per_node, _GPUS_PER_NODE)
+    if cluster.gpu.link is not LinkKind.NVLINK or cluster.num_nodes > 1 or nodes < 2 or rest:
+        return cluster
+    return replace(cluster, gpus_per_node=_GPUS_PER_NODE, num_nodes=nodes)
 
 
 def _fields(line: _Line, estimate: Prediction | DoesNotFit | None) -> dict[str, Any]:

@@ -110,6 +110,7 @@ def predict_launch(
             works_as=None if lacking is None else _with_another_fraction(launch.checked, lacking, workload),
         )
     workload.check_against(model)
+    workload.check_drafts(layout)
     calibration = NO_CALIBRATION if evidence is None else evidence.calibration
     estimate = predict(model, cluster, layout, workload, setting=server.setting, calibration=calibration)
     return PredictedLaunch(

@@ -76,8 +76,8 @@ def _seconds(asked: dict[str, Any], name: str) -> float | None:
     value = asked.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value / 1e3 < _LONGEST_S:
-        raise MalformedError(f"{name} is a time above 0 in milliseconds (got {value!r})")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LONGEST_S * 1e3:
+        raise MalformedError(f"{name} is a time above 0 in milliseconds (got {str(value)[:40]})")
     return value / 1e3
 
 
@@ -124,7 +124,8 @@ def _refuse_the_impossible(seen: Observation, server: Server, workload: Workload
     """Times in seconds where milliseconds are due, or another model's."""
     tokens = workload.output_tokens
     rate = seen.concurrency * tokens / ((seen.ttft_s or 0.0) + (tokens - 1) * seen.tpot_s)
-    accepted = workload.acceptance_length if seen.layout.speculative_algorithm is None else float(MOST_ACCEPTED)
+    drafted = float(seen.layout.speculative_num_draft_tokens or MOST_ACCEPTED)
+    accepted = 1.0 if seen.layout.speculative_algorithm is None else min(drafted, MOST_ACCEPTED)
     at_once = tuple(sorted({1, seen.concurrency}))
     load = replace(workload, concurrencies=at_once, acceptance_length=accepted)
     most = limits(server.model, server.cluster, load)[-1]

@@ -79,7 +79,7 @@ def test_layouts_of_one_campaign_come_in_the_measured_order_as_often_as_by_the_t
 
 def test_points_with_a_throughput_alone():
     """Nothing was fitted on them, and they are of releases before 0.5.7, under ShareGPT's lengths."""
-    assert_within(part("sglang, throughput alone").output_tok_s, (28.5, 92.0, 169.0))
+    assert_within(part("sglang, throughput alone").output_tok_s, (29.0, 95.0, 180.5))
 
 
 def test_intervals_of_a_throughput_alone_hold_most_of_them():

@@ -183,7 +183,8 @@ def test_a_gpu_of_no_known_kind_leaves_a_file_to_fill_in(tmp_path: Path) -> None
     assert "its memory_bytes_per_s, bf16_flop_per_s have to be filled in by hand" in probed.stderr
     used = tune(tmp_path, "check", "--model", "qwen3-30b-a3b", "--cluster", "box.json", "--", "--tp-size", "2")
     assert used.returncode == 2
-    assert "memory_bytes_per_s is a number above 0 (got None)" in used.stderr
+    assert "memory_bytes_per_s is a number above 0" in used.stderr
+    assert "(got None)" in used.stderr
     content = json.loads((tmp_path / "box.json").read_text())
     content["gpu"] |= {"memory_bytes_per_s": 768e9, "bf16_flop_per_s": 154.8e12}
     (tmp_path / "box.json").write_text(json.dumps(content))

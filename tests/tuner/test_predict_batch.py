@@ -276,3 +276,45 @@ def test_thousands_of_lines_are_answered_together() -> None:
 def test_every_key_of_a_checked_line_is_a_key_here() -> None:
     for key in KEYS:
         assert "unknown key" not in one(**{key: LINE.get(key)}).get("error", "")
+
+
+def test_other_engines_take_nine_tenths_of_the_memory_unless_a_line_says_otherwise() -> None:
+    """vLLM 0.11.0 served this on one A100; SGLang's own fraction of 0.83 leaves too little for it."""
+    line = {"model": "qwen3-32b", "gpu": "a100", "n_gpus": 1, "flags": {"tp": 1}, "isl": 32000, "osl": 100}
+    (told,) = answered({**line, "concurrency": 100, "engine": "vllm"})
+    assert told["fits"] is True
+    (tight,) = answered({**line, "concurrency": 100, "engine": "vllm", "mem_fraction_static": 0.8})
+    assert tight["fits"] is False
+
+
+def test_an_engine_of_another_maker_has_versions_of_its_own() -> None:
+    assert one(engine="vllm", engine_version="0.11.0")["tpot_ms"] == one(engine="vllm")["tpot_ms"]
+    assert "not known" in one(engine_version="0.11.0")["error"]
+
+
+def test_sixteen_gpus_on_nvlink_are_two_nodes() -> None:
+    line = {"model": "deepseek-v3", "n_gpus": 16, "flags": {"tp-size": 16}}
+    told = one(**line, gpu="h200")
+    assert any("several nodes" in reason for reason in told["unproven"])
+    # Sixteen PCIe cards do stand in one host.
+    assert not any("several nodes" in reason for reason in one(**line, gpu="rtx-pro-6000")["unproven"])
+
+
+@pytest.mark.parametrize("accepted", [4.5, 64])
+def test_no_more_tokens_are_gained_than_verified(accepted: float) -> None:
+    flags = {
+        "tp-size": 8,
+        "speculative-algorithm": "EAGLE",
+        "speculative-num-steps": 3,
+        "speculative-eagle-topk": 1,
+        "speculative-num-draft-tokens": 4,
+    }
+    line = {"model": "deepseek-v3", "flags": flags}
+    assert one(**line, acceptance_length=4)["tpot_ms"] > 0
+    assert "verifies 4 tokens" in one(**line, acceptance_length=accepted)["error"]
+
+
+def test_a_number_of_hundreds_of_digits_costs_its_own_line_alone() -> None:
+    first, second = answered({**LINE, "acceptance_length": 10**400}, LINE)
+    assert "acceptance_length" in first["error"]
+    assert second["tpot_ms"] > 0

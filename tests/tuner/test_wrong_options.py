@@ -9,7 +9,9 @@ import sys
 import pytest
 
 
-@pytest.mark.parametrize("command", [["predict", "--limit", "x"], ["check", "--no-such-option"], ["validate", "--max-tp", "x"]])
+@pytest.mark.parametrize(
+    "command", [["predict", "--limit", "x"], ["check", "--no-such-option"], ["validate", "--max-tp", "x"]]
+)
 def test_with_json_the_error_is_a_document_too(command):
     done = subprocess.run(
         [sys.executable, "-m", "tuner", *command, "--json"], capture_output=True, text=True, check=False

@@ -19,6 +19,7 @@ DEFAULT_LIMIT = 15
 DEFAULT_LADDER = "1,2,4,8,16,32,64,128,256,512"
 
 _WORKLOAD = "The load"
+_PEAK = "peak_throughput"
 _ALL = "Without flags: all layouts"
 _MEASURED = "Measurements"
 _BATCH = "Many at once"
@@ -68,7 +69,7 @@ def predict(
     objective: Annotated[
         str,
         typer.Option(help="What to rank by: peak_throughput or c1_latency.", rich_help_panel=_ALL, metavar="NAME"),
-    ] = "peak_throughput",
+    ] = _PEAK,
     pin: Annotated[
         list[str] | None,
         typer.Option(
@@ -136,12 +137,16 @@ def predict(
                 "--batch takes everything from its file: no words, --model, --cluster, --pin, --plot, "
                 "--all-reduce-paths, --measured, --study or --storage beside it"
             )
+        if concurrency != DEFAULT_LADDER or accept_length != 1.0:
+            raise UserError("--batch takes concurrency and acceptance_length from its lines")
         raise typer.Exit(_run_batch(batch, version))
     with errors_told(json_output=json_output):
         if words and (pin or plot or all_reduce_paths):
             raise UserError(
                 "--pin, --plot and --all-reduce-paths are for all layouts: leave the launch's own words out"
             )
+        if words and (show_all or limit != DEFAULT_LIMIT or objective != _PEAK):
+            raise UserError("--limit, --all and --objective are for all layouts: leave the launch's own words out")
         if measured and study is not None:
             raise UserError("--measured and --study are two sources of measurements: give one")
         if storage is not None and study is None:
