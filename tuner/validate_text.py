@@ -151,6 +151,9 @@ def _of_alone(found: Report) -> list[str]:
     ]
 
 
+_NO_SKILL = "    the rule is as good: these points cannot show that the model chooses layouts better"
+
+
 def _compared(what: str, rule: str, each: BetweenLayouts) -> list[str]:
     if not each.pairs:
         return []
@@ -158,6 +161,7 @@ def _compared(what: str, rule: str, each: BetweenLayouts) -> list[str]:
         f"  {what}: {_counted(each.pairs, 'pair')} in {_counted(each.groups, 'group')}",
         f"    {_PREDICTED:{_CHOOSER_WIDTH}}  {_choice(each.predicted)}",
         f"    {rule:{_CHOOSER_WIDTH}}  {_choice(each.trivial_rule)}",
+        *([_NO_SKILL] if (each.trivial_rule.order_accuracy or 0) >= (each.predicted.order_accuracy or 0) else []),
     ]
 
 
