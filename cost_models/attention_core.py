@@ -31,7 +31,7 @@ def core_reads(model: Model, gpu: Gpu, layout: Layout, attn_tp: int, context_tok
     """
     heads = model.num_attention_heads / attn_tp
     decode_head_flop, prefill_head_flop = _flop_per_head(model)
-    size = seen_layers = 0.0
+    size = seen_layers = picking_flop = 0.0
     for block, count in model.kind_counts:
         if block.kv is None:
             continue
@@ -39,10 +39,11 @@ def core_reads(model: Model, gpu: Gpu, layout: Layout, attn_tp: int, context_tok
         seen = _seen_tokens(model, block.kv, context_tokens) / layout.dcp_size
         seen_layers += count * seen
         size += count * (seen * held.row_bytes + context_tokens * held.index_bytes / layout.dcp_size)
+        picking_flop += count * context_tokens * _flop_of_picking(model, gpu, block.kv)
     return CoreReads(
         size_bytes=size,
-        flop=seen_layers * heads * decode_head_flop,
-        prefill_flop=seen_layers * heads * prefill_head_flop,
+        flop=seen_layers * heads * decode_head_flop + picking_flop,
+        prefill_flop=seen_layers * heads * prefill_head_flop + picking_flop,
     )
 
 
@@ -55,6 +56,17 @@ def _seen_tokens(model: Model, cache: KvCache, context_tokens: float) -> float:
         return min(context_tokens, cache.window or context_tokens) + compressed
     seen = min(context_tokens, cache.window) if cache.window else context_tokens
     return min(seen, model.indexer.top_k) if model.indexer is not None and cache.index_values else seen
+
+
+def _flop_of_picking(model: Model, gpu: Gpu, cache: KvCache) -> float:
+    """Of a sparse indexer, for each token that it scores: all its heads on every rank, since its projections are
+    replicated (layers/attention/dsa/dsa_indexer.py:344); in FP8, where the card has that, in half the time.
+    """
+    if model.indexer is None or not cache.index_values:
+        return 0.0
+    scored = 1 / cache.compress_ratio if cache.compress_ratio else 1.0
+    half = 1.0 if gpu.fp8_flop_per_s is None else 0.5
+    return 2.0 * model.indexer.num_heads * model.indexer.head_dim * scored * half
 
 
 def _flop_per_head(model: Model) -> tuple[float, float]:

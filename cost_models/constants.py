@@ -36,7 +36,6 @@ class Constants:
     step_s: one engine step apart from its kernels and requests.
     ttft_floor_s: HTTP and tokenisation of one request.
     prefill_interference: share of the other requests' prefill time that a running request waits for.
-    ttft_kv_wait: for each request without a place in the KV cache, the share of a request's time it waits.
     popularity: exponent of a Zipf law over experts; 0 is uniform routing.
     imbalance: how far the fullest rank of expert parallelism lies above the mean, as a share of what the
         largest of `ep_size` normal draws would.
@@ -69,7 +68,6 @@ class Constants:
     step_s: float = 0.4e-3
     ttft_floor_s: float = 0.01
     prefill_interference: float = 1.0
-    ttft_kv_wait: float = 0.9
     popularity: float = 0.8
     imbalance: float = 0.5
     low_precision: float = 0.6

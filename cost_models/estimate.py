@@ -16,7 +16,7 @@ from cost_models.limit import limits
 from cost_models.memory import fit, memory
 from cost_models.memory_types import DoesNotFit, Memory
 from cost_models.posterior import NO_CALIBRATION, Calibration, Sweep
-from cost_models.prediction import Interval, Prediction, ServingPoint, StepTime
+from cost_models.prediction import Interval, Limit, Prediction, ServingPoint, StepTime
 from cost_models.routing import Floats
 from cost_models.serving import Steady, steady
 from cost_models.setting import Setting
@@ -73,8 +73,8 @@ class Surface:
         queued = float(self.steady.queued_s[place])
         share = (ttft - queued) / (ttft - queued + (request_tokens - 1) * tpot)
         slower, faster = (math.exp(Z * math.hypot(share * first, (1 - share) * own)) for own in (slow, fast))
-        own = (ttft - queued) / ttft * first
-        later, sooner = (math.exp(Z * math.hypot(own, queued / ttft * other)) for other in (slow, fast))
+        start = (ttft - queued) / ttft * first
+        later, sooner = (math.exp(Z * math.hypot(start, queued / ttft * own)) for own in (slow, fast))
         return (
             Interval(low=ttft / sooner, high=ttft * later),
             Interval(low=tpot * math.exp(-Z * fast), high=tpot * math.exp(Z * slow)),
@@ -195,12 +195,14 @@ def surface(
             lengths=(workload.input_tokens, workload.output_tokens),
             traits=each.traits,
             concurrencies=workload.concurrencies,
+            running=running,
             collectives=slow,
             saved=fast,
         )
-        for shape, each, slow, fast in zip(
+        for shape, each, running, slow, fast in zip(
             shapes,
             facts,
+            found.running,
             slower_collectives(found.collectives_share, deviations),
             faster_collectives(found.collectives_share, deviations),
             strict=True,
@@ -244,6 +246,7 @@ def _shape(model: Model, cluster: Cluster, layout: Layout, workload: Workload, s
     return _Shape(
         work=work_of(model, cluster, layout, workload, setting, 1),
         channels=channels_of(
+            model,
             cluster,
             layout,
             attention_tp_size(model, layout),
@@ -267,7 +270,7 @@ def _predictions(
     stalled_s = np.take_along_axis(found.steady.stalled_s, peak[:, None], axis=1)
     at_peak["others' prompts"] = stalled_s * found.fleet.work.accepted
     plain = limits(model, cluster, replace(workload, acceptance_length=1.0))
-    drafting = limits(model, cluster, workload)
+    drafting = plain if workload.acceptance_length == 1.0 else limits(model, cluster, workload)
     return [
         Prediction(
             layout=layout,
@@ -276,8 +279,8 @@ def _predictions(
             step=_step_time(alone, row),
             peak_step=_step_time(at_peak, row),
             prefill=_step_time(prompt, row),
-            points=tuple(_point(found, row, column, workload) for column in range(len(workload.concurrencies))),
-            limits=drafting if layout.speculative_algorithm else plain,
+            points=_points(found, row, workload, bounds := drafting if layout.speculative_algorithm else plain),
+            limits=bounds,
             unproven=reasons(model, cluster, layout, setting, found.paths[row]),
             unproven_deviation=layout_deviation(found.sweeps[row].traits),
         )
@@ -289,15 +292,22 @@ def _step_time(parts: Parts, row: int) -> StepTime:
     return StepTime(parts=tuple((name, float(seconds[row, 0])) for name, seconds in parts.items()))
 
 
-def _point(found: Surface, row: int, column: int, workload: Workload) -> ServingPoint:
-    ttft, tpot, rate = (float(values[row, column]) for values in found.steady[:3])
-    ttft_interval, tpot_interval, rate_interval = found.intervals(row, column, workload.output_tokens)
-    return ServingPoint(
-        concurrency=workload.concurrencies[column],
-        ttft_s=ttft,
-        tpot_s=tpot,
-        output_tok_per_s=rate,
-        ttft_interval_s=ttft_interval,
-        tpot_interval_s=tpot_interval,
-        output_tok_per_s_interval=rate_interval,
-    )
+def _points(found: Surface, row: int, workload: Workload, limits: Sequence[Limit]) -> tuple[ServingPoint, ...]:
+    """No interval of a rate reaches beyond what the box can do."""
+    points = []
+    for column, limit in enumerate(limits):
+        ttft, tpot, rate = (float(values[row, column]) for values in found.steady[:3])
+        ttft_interval, tpot_interval, rate_interval = found.intervals(row, column, workload.output_tokens)
+        most = max(rate, min(rate_interval.high, limit.output_tok_per_s))
+        points.append(
+            ServingPoint(
+                concurrency=limit.concurrency,
+                ttft_s=ttft,
+                tpot_s=tpot,
+                output_tok_per_s=rate,
+                ttft_interval_s=ttft_interval,
+                tpot_interval_s=tpot_interval,
+                output_tok_per_s_interval=replace(rate_interval, high=most),
+            )
+        )
+    return tuple(points)

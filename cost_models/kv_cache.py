@@ -44,13 +44,6 @@ class LayerKvBytes(NamedTuple):
     index_bytes: float
 
 
-def kv_bytes_per_token_layer(model: Model, gpu: Gpu, attn_tp: int, *, dtype: str = "auto") -> int:
-    """KV cache of one token in one full-attention layer on one rank, in bytes."""
-    caches = [block.kv for block in model.block_kinds if block.kv is not None]
-    full = [cache for cache in caches if not cache.window] or caches
-    return round(max((_layer_bytes(model, gpu, cache, attn_tp, dtype) for cache in full), default=0))
-
-
 def kv_bytes_per_token(
     model: Model,
     gpu: Gpu,

@@ -26,6 +26,7 @@ from cost_models.uncertainty import (
     SHAPE,
     Deviations,
     Trait,
+    Z,
 )
 from search_spaces.layout import Layout
 
@@ -55,14 +56,15 @@ class Applied(NamedTuple):
 class Sweep:
     """One layout's predictions at some concurrencies of a load.
 
-    lengths: input and output tokens. collectives, saved: deviation of the time per token that comes from slower, and
-    from faster, collectives than assumed, at each concurrency.
+    lengths: input and output tokens. running: requests that one replica runs at once. collectives, saved: deviation of
+    the time per token that comes from slower, and from faster, collectives than assumed. Each at each concurrency.
     """
 
     layout: Layout
     lengths: tuple[int, int]
     traits: Mapping[Trait, Deviations]
     concurrencies: Sequence[float]
+    running: Floats
     collectives: Floats
     saved: Floats
 
@@ -114,8 +116,10 @@ class Calibration:
             means[row] = weights @ found[known]
             variances[row] = prior[row] - np.sum(weights * shared, axis=1)
         scale = self._scale(which, known, given)
-        # Where the link of this host has shown itself, it may be faster than it showed as well as slower.
-        return Applied(np.exp(means), np.sqrt(scale * np.maximum(variances, 0.0) + noise), np.ones_like(prior))
+        deviation = np.sqrt(scale * np.maximum(variances, 0.0) + noise)
+        # As far as measurements moved a time up, it may be down again.
+        share = np.minimum(1.0, fast_share + np.maximum(means, 0.0) / (Z * deviation))
+        return Applied(np.exp(means), deviation, share)
 
     def ratio_deviation(self, one: Sweep, place: int, other: Sweep, other_place: int) -> float:
         """Of the logarithm of two measured times per token, each at a place among its sweep's concurrencies, beyond
@@ -165,9 +169,8 @@ _COMMON = tuple(sum(each[which] ** 2 for each in (CAMPAIGN, LAYOUT, LENGTHS, SHA
 
 
 def _crowd(which: int, sweep: Sweep) -> Floats:
-    """Deviation that comes from more requests in flight than were measured, at each concurrency."""
-    at_one = np.asarray(sweep.concurrencies, dtype=np.float64) / sweep.layout.dp_size
-    return np.asarray(CROWD[which] * np.log(np.maximum(1.0, at_one / MOST_MEASURED)))
+    """Deviation that comes from more running requests than were measured, at each concurrency."""
+    return np.asarray(CROWD[which] * np.log(np.maximum(1.0, sweep.running / MOST_MEASURED)))
 
 
 def _covariance(which: int, one: Sweep, other: Sweep) -> Floats:

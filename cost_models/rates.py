@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from cost_models.setting import ServingEngine
 from search_spaces.hardware import Gpu
 from search_spaces.model import Component, Model, Scheme
 
-_FIRST_FP8_SM = 89
+_FIRST_FP8_SM, _FIRST_FP4_SM = 89, 100
 FP8 = frozenset({Scheme.FP8_BLOCK, Scheme.FP8_CHANNEL, Scheme.FP8_TENSOR, Scheme.MXFP8})
 FP4 = frozenset({Scheme.NVFP4, Scheme.MXFP4})
 
@@ -26,8 +27,13 @@ def best_peak(model: Model, gpu: Gpu) -> float:
     return max(peak_of(model, gpu, component) for component in Component)
 
 
-def lacks_units(model: Model, gpu: Gpu) -> bool:
-    """Whether the model stores FP8 that the card cannot multiply as such. INT4 and FP4 are unpacked everywhere or have
-    been measured unpacked.
+def lacks_units(model: Model, gpu: Gpu, engine: ServingEngine) -> bool:
+    """Whether the model stores FP8, or under SGLang FP4, that the card cannot multiply as such. INT4 is unpacked
+    everywhere, and other engines' points with unpacked FP4 lie near their predictions.
     """
-    return model.quantization.scheme in FP8 and not gpu.is_cpu and gpu.sm < _FIRST_FP8_SM
+    scheme = model.quantization.scheme
+    if gpu.is_cpu:
+        return False
+    if scheme in FP4 and engine is ServingEngine.SGLANG:
+        return gpu.sm < _FIRST_FP4_SM
+    return scheme in FP8 and gpu.sm < _FIRST_FP8_SM

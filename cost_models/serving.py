@@ -60,7 +60,8 @@ def steady(fleet: Fleet, concurrency: Floats, c: Constants) -> Steady:
         all_s = total_s(prefill_pass(fleet, running, c)) * (1 + 1 / chunks) / 2
         queued_s = np.where(w.is_burst, all_s - own_s, queued_s)
     ttft_s = c.ttft_floor_s + c.inferencex_wait_s * w.is_inferencex + own_s + queued_s + c.ttft_steps * step_s
-    for_a_place = np.asarray(c.ttft_kv_wait * (waiting / running - 1) * (w.output_tokens * tpot_s + ttft_s))
+    # Little's law: who waits for a place does not raise the rate at which those who have one are served.
+    for_a_place = np.asarray((waiting / running - 1) * (ttft_s + (w.output_tokens - 1) * tpot_s))
     ttft_s = ttft_s + for_a_place
     sent_s = sum(parts[name] for name in COLLECTIVES) / w.accepted
     return Steady(

@@ -67,7 +67,7 @@ def decode_step(fleet: Fleet, running: Floats, c: Constants) -> Parts:
     # Overlapped scheduling is off with pipeline parallelism, so each stage pays for its own step.
     parts["engine step"] = c.step_s * w.pp * overhead * np.ones_like(running)
     parts["requests"] = c.request_s * np.ceil(running / w.attn_dp) * overhead
-    parts["pipeline hops"] = w.pp * fleet.sent_s("hop", 2 * rank_tokens * w.row_bytes / w.attn_tp)
+    parts["pipeline hops"] = (w.pp - 1) * fleet.sent_s("hop", 2 * rank_tokens * w.row_bytes / w.attn_tp)
     return parts
 
 
@@ -94,8 +94,8 @@ def prefill_pass(fleet: Fleet, prompts: Floats, c: Constants, *, hidden: float =
     # Chunks follow each other through the stages: the first takes them all, each other one stage more.
     passes = 1 + (num_chunks - 1) / w.pp
     parts["LM head"] = _head(_Pass(fleet, c, prompts, np.ones_like(prompts), is_prefill=True)) / num_chunks
-    parts["engine step"] = c.step_s * w.pp * np.ones_like(prompts)
-    parts["pipeline hops"] = w.pp * fleet.sent_s("hop", 2 * rank_tokens * w.row_bytes / w.attn_tp)
+    parts["engine step"] = c.step_s * w.pp * _overhead(fleet, c) * np.ones_like(prompts)
+    parts["pipeline hops"] = (w.pp - 1) * fleet.sent_s("hop", 2 * rank_tokens * w.row_bytes / w.attn_tp)
     return {name: passes * seconds for name, seconds in parts.items()}
 
 

@@ -19,7 +19,7 @@ from cost_models.rates import lacks_units
 from cost_models.routing import Floats
 from cost_models.setting import ServingEngine, Setting
 from cost_models.work import NEWEST_MEASURED, OLDEST_MEASURED
-from search_spaces.hardware import Cluster, LinkKind
+from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.sglang.all_reduce import AllReducePath
@@ -41,6 +41,7 @@ class Trait(StrEnum):
     GPU = "a GPU of which no serving measurement is known"
     RELEASE = "a release that was not measured"
     SPECULATION = "speculative decoding"
+    DENSE = "a dense model, where constants come from Mixture-of-Experts"
     FORMAT = "weights in a format that the card has no units for"
     ENGINE = "an engine of which one factor alone is fitted"
     HOST = "CPUs"
@@ -66,8 +67,8 @@ NOISE = Deviations(0.04, 0.10)
 """Two measurements of one and the same point: repeats differ by 3 to 10 %."""
 
 CROWD = Deviations(0.15, 0.25)
-"""For each e-fold of requests in flight beyond `MOST_MEASURED`: at 1000, points that are held out show up to a factor
-two, some of it since requests of unequal length drain.
+"""For each e-fold of requests in flight beyond `MOST_MEASURED`: at 1000, points that no constant was fitted on lie
+mostly at 0.4 to 1.4 times the prediction, some of it since requests of unequal length drain.
 """
 MOST_MEASURED = 128
 """Requests in flight at one replica, up to which there are fitted points."""
@@ -85,14 +86,18 @@ _UNPROVEN = {
     Trait.GPU: Deviations(0.10, 0.2),
     Trait.RELEASE: Deviations(0.08, 0.3),
     Trait.SPECULATION: Deviations(0.20, 0.3),
-    # GLM-4.6 and Qwen3-235B in FP8 on A100 run half as fast as predicted under vLLM.
+    # GLM-4.6 and Qwen3-235B in FP8 on A100 run half as fast as predicted under vLLM; gpt-oss of SGLang 0.5.3 and 0.5.4
+    # on A100 and H100, without units for FP4, far slower still.
     Trait.FORMAT: Deviations(0.35, 0.4),
+    # Qwen3-32B on H100 runs up to twice as fast as predicted.
+    Trait.DENSE: Deviations(0.35, 0.5),
     Trait.HOST: Deviations(1.5, 1.5),
 }
 
 _OF_ENGINE = {ServingEngine.VLLM: Deviations(0.12, 0.2), ServingEngine.TRTLLM: Deviations(0.25, 0.3)}
 """With these, 95 % intervals hold about as many of the bundled points of these engines."""
 
+_WORTH_TELLING = 0.5
 _MEASURED_GPUS = frozenset({"h100", "h200", "b200", "b300"})
 
 
@@ -104,13 +109,14 @@ def traits_of(model: Model, cluster: Cluster, layout: Layout, setting: Setting) 
         Trait.CONTEXT_PARALLEL: layout.attn_cp_size > 1 or layout.dcp_size > 1,
         Trait.EXCHANGE: layout.moe_a2a_backend != "none",
         Trait.MOE_DP: layout.moe_dp_size > 1,
-        Trait.NODES: cluster.num_nodes > 1,
+        Trait.NODES: layout.tp_size * layout.pp_size > cluster.gpus_per_node,
         Trait.ARCHITECTURE: _is_rare(model),
         Trait.GPU: cluster.gpu.key not in _MEASURED_GPUS and not cluster.gpu.is_cpu,
         Trait.RELEASE: setting.engine is ServingEngine.SGLANG
         and not OLDEST_MEASURED <= setting.patch <= NEWEST_MEASURED,
         Trait.SPECULATION: layout.speculative_algorithm is not None,
-        Trait.FORMAT: lacks_units(model, cluster.gpu),
+        Trait.DENSE: not model.is_moe,
+        Trait.FORMAT: lacks_units(model, cluster.gpu, setting.engine),
         Trait.HOST: cluster.gpu.is_cpu,
     }
     found = {trait: _UNPROVEN[trait] for trait, is_so in holds.items() if is_so}
@@ -120,7 +126,15 @@ def traits_of(model: Model, cluster: Cluster, layout: Layout, setting: Setting) 
 
 
 _OF_LAYOUT = frozenset(
-    {Trait.ATTENTION_DP, Trait.PIPELINE, Trait.CONTEXT_PARALLEL, Trait.EXCHANGE, Trait.MOE_DP, Trait.SPECULATION}
+    {
+        Trait.ATTENTION_DP,
+        Trait.PIPELINE,
+        Trait.CONTEXT_PARALLEL,
+        Trait.EXCHANGE,
+        Trait.MOE_DP,
+        Trait.NODES,
+        Trait.SPECULATION,
+    }
 )
 
 
@@ -146,7 +160,7 @@ def faster_collectives(share: Floats, deviation: Floats) -> Floats:
 
 def _is_rare(model: Model) -> bool:
     """Linear attention, sparse attention and compressed caches: none is among the fitted points."""
-    return model.linear_attention is not None or model.indexer is not None or not model.is_moe
+    return model.linear_attention is not None or model.indexer is not None
 
 
 def reasons(model: Model, cluster: Cluster, layout: Layout, setting: Setting, path: AllReducePath) -> tuple[str, ...]:
@@ -158,10 +172,10 @@ def reasons(model: Model, cluster: Cluster, layout: Layout, setting: Setting, pa
         for trait, deviations in traits_of(model, cluster, layout, setting).items()
     ]
     deviation = collectives_deviation(cluster, layout, path)
-    if deviation > 0.5 and cluster.gpu.link is LinkKind.PCIE:
-        factor = math.exp(Z * deviation)
+    if deviation > _WORTH_TELLING:
+        over = "several nodes" if layout.tp_size > cluster.gpus_per_node else "PCIe"
         said.append(
-            f"all-reduces over PCIe ({path}) differ by up to {factor:.0f} times between hosts: "
+            f"all-reduces over {over} ({path}) differ by up to {math.exp(Z * deviation):.0f} times between hosts: "
             "`tune probe` measures this one"
         )
     return tuple(said)

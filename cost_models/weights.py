@@ -204,11 +204,6 @@ def attention_tp_size(model: Model, layout: Layout) -> int:
     return layout.tp_size if ARCHITECTURES[model.architecture].ignores_attention_dp else layout.attn_tp_size
 
 
-def embedding_bytes(model: Model, layout: Layout) -> float:
-    """The slice of the embedding table on one rank, in bytes."""
-    return _embedding(model, layout).total
-
-
 def _embedding(model: Model, layout: Layout) -> Sized:
     is_divided = layout.attn_dp_size > 1
     match ARCHITECTURES[model.architecture].embedding:

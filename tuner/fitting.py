@@ -56,7 +56,6 @@ class Fit:
 
     constants: Constants
     spread: dict[str, float]
-    num_rows: int
 
 
 class _Points:
@@ -76,7 +75,7 @@ class _Points:
             path, attention_path = all_reduce_path(*facts), attention_all_reduce_path(*facts)
             attn_tp = attention_tp_size(row.model, row.layout)
             work = work_of(row.model, row.cluster, row.layout, load, row.setting, most)
-            members.append((work, channels_of(row.cluster, row.layout, attn_tp, path, attention_path)))
+            members.append((work, channels_of(row.model, row.cluster, row.layout, attn_tp, path, attention_path)))
         self.fleet = Fleet(members)
         self.concurrency = np.array([[float(row.concurrency)] for row in rows])
         self.tpot_s = np.array([np.nan if row.tpot_s is None else row.tpot_s for row in rows])
@@ -110,7 +109,7 @@ def fit(rows: Sequence[MeasuredRow], names: Sequence[str] = FITTED, start: Const
     found = least_squares(residuals, prior, diff_step=[1e-3] * len(names))
     jacobian = np.asarray(found.jac, dtype=np.float64)
     spread = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
-    return Fit(constants=constants(found.x), spread=dict(zip(names, spread.tolist(), strict=True)), num_rows=len(rows))
+    return Fit(constants=constants(found.x), spread=dict(zip(names, spread.tolist(), strict=True)))
 
 
 def fit_all(rows: Sequence[MeasuredRow]) -> Fit:
@@ -128,23 +127,7 @@ def fit_all(rows: Sequence[MeasuredRow]) -> Fit:
             again = fit(of_engine, (name,), constants)
             constants = replace(constants, **{name: getattr(again.constants, name)})
             spread |= again.spread
-    return Fit(constants=constants, spread=spread, num_rows=len(rows))
-
-
-def leave_one_out(rows: Sequence[MeasuredRow]) -> list[Constants]:
-    """For each row the constants fitted to SGLang's rows of all other pairs of a model's shape and a GPU."""
-    pairs = {row.pair: None for row in rows}
-    without = {
-        pair: fit([row for row in rows if row.pair != pair and row.engine is ServingEngine.SGLANG]).constants
-        for pair in pairs
-    }
-    return [without[row.pair] for row in rows]
-
-
-def predicted_times(rows: Sequence[MeasuredRow], constants: Constants) -> list[tuple[float, float]]:
-    """Time per output token and to first token of each row, in seconds."""
-    found = _Points(rows).predicted(constants)
-    return list(zip(found.tpot_s[:, 0].tolist(), found.ttft_s[:, 0].tolist(), strict=True))
+    return Fit(constants=constants, spread=spread)
 
 
 def _soft(residuals: Floats) -> Floats:

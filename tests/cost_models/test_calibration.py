@@ -100,6 +100,25 @@ def test_a_measurement_that_surprises_leaves_others_wider_than_one_that_does_not
     assert surprising.tpot_interval_s.factor > 1.2 * expected.tpot_interval_s.factor
 
 
+def test_what_has_no_messages_says_nothing_of_the_link():
+    """A pipeline of single GPUs measured as predicted must not widen what is known of tensor parallelism."""
+    model, cluster = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    pipeline = Layout(pp_size=8, mem_fraction_static=0.9, chunked_prefill_size=8192)
+    plain = replace(TP8, mem_fraction_static=0.9)
+    as_predicted = [
+        Observation(layout=pipeline, concurrency=point.concurrency, tpot_s=point.tpot_s)
+        for point in predict(model, cluster, pipeline, WORKLOAD).points
+    ]
+    seen = calibrate(model, cluster, WORKLOAD, as_predicted)
+    for before, after in zip(
+        predict(model, cluster, plain, WORKLOAD).points,
+        predict(model, cluster, plain, WORKLOAD, calibration=seen).points,
+        strict=True,
+    ):
+        assert before.tpot_interval_s.low <= after.tpot_interval_s.low
+        assert after.tpot_interval_s.high <= before.tpot_interval_s.high
+
+
 def test_on_a_slow_link_one_layout_says_little_of_another_and_of_other_loads():
     """The opening story: TP8 measured alone at 26 tokens/s must not rule out what TP8 EP8 was measured at."""
     model, cluster = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")

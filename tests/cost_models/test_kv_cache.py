@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from cost_models.kv_cache import (
     kv_bytes_per_token,
-    kv_bytes_per_token_layer,
     layer_kv_bytes,
     state_bytes_per_request,
 )
@@ -17,6 +16,13 @@ from search_spaces.catalogue import load_gpu, load_model, model_names, parse_clu
 from search_spaces.layout import Layout
 
 H200 = load_gpu("h200")
+
+
+def full_layer_bytes(model, gpu, attn_tp, dtype="auto"):
+    """One token in one full-attention layer on one rank."""
+    caches = [block.kv for block in model.block_kinds if block.kv is not None]
+    full = [cache for cache in caches if not cache.window] or caches
+    return max(sum(layer_kv_bytes(model, gpu, cache, attn_tp, dtype)) for cache in full)
 
 
 @pytest.mark.parametrize(
@@ -83,18 +89,18 @@ def test_pipeline_stages_together_keep_what_one_stage_keeps(name, attn_tp):
 )
 def test_a_kv_cache_of_another_type_takes_so_much_less(dtype, size):
     # Two KV heads of 128 on each of two ranks, keys and values; MXFP8 has a scale for 32 numbers, NVFP4 one for 16.
-    assert kv_bytes_per_token_layer(load_model("qwen3-30b-a3b"), H200, 2, dtype=dtype) == size
+    assert full_layer_bytes(load_model("qwen3-30b-a3b"), H200, 2, dtype=dtype) == size
 
 
 def test_latents_in_fp8_are_half_as_large():
     model = load_model("kimi-k2.6")
-    assert [kv_bytes_per_token_layer(model, H200, 8, dtype=dtype) for dtype in ("auto", "fp8_e4m3")] == [1152, 576]
+    assert [full_layer_bytes(model, H200, 8, dtype=dtype) for dtype in ("auto", "fp8_e4m3")] == [1152, 576]
 
 
 def test_sparse_attention_off_tensorrt_keeps_scales_and_an_unquantised_rotary_part():
     # 512 + 4 scales of 4 bytes + 64 in BF16, and 132 of the indexer (mem_cache/kv_cache_configurator.py:3458).
     model = load_model("deepseek-v32")
-    assert kv_bytes_per_token_layer(model, H200, 8, dtype="fp8_e4m3") == 656 + 132
+    assert full_layer_bytes(model, H200, 8, dtype="fp8_e4m3") == 656 + 132
 
 
 @pytest.mark.parametrize(
@@ -102,7 +108,7 @@ def test_sparse_attention_off_tensorrt_keeps_scales_and_an_unquantised_rotary_pa
     [("kimi-k2.6-nvfp4", True), ("deepseek-v3.1-nvfp4", True), ("deepseek-v3-nvfp4", False), ("kimi-k2.6", False)],
 )
 def test_modelopt_checkpoints_that_ask_for_an_fp8_cache_get_one(name, is_fp8):
-    assert kv_bytes_per_token_layer(load_model(name), H200, 8) == (576 if is_fp8 else 1152)
+    assert full_layer_bytes(load_model(name), H200, 8) == (576 if is_fp8 else 1152)
 
 
 @given(name=st.sampled_from(model_names()), attn_tp=st.sampled_from([1, 2, 4, 8]))

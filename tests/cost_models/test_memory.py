@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cost_models.kv_cache import kv_bytes_per_token_layer
+from cost_models.kv_cache import layer_kv_bytes
 from cost_models.memory import fit, memory
 from cost_models.memory_types import DoesNotFit, Memory, Remedy
 from search_spaces.catalogue import gpu_keys, load_gpu, load_model, model_names, parse_cluster
@@ -25,6 +25,13 @@ WORKLOAD = Workload()
 KIMI = load_model("kimi-k2.6")
 EIGHT_RTX = parse_cluster("8xrtx-pro-6000")
 GIB = 2**30
+
+
+def full_layer_bytes(model, gpu, attn_tp, dtype="auto"):
+    """One token in one full-attention layer on one rank."""
+    caches = [block.kv for block in model.block_kinds if block.kv is not None]
+    full = [cache for cache in caches if not cache.window] or caches
+    return max(sum(layer_kv_bytes(model, gpu, cache, attn_tp, dtype)) for cache in full)
 
 
 def test_deepseek_r1_on_eight_h200_holds_the_reported_tokens():
@@ -104,17 +111,17 @@ def test_latents_are_kept_whole_on_every_rank_and_kv_heads_are_divided():
     h200 = load_gpu("h200")
     latent = load_model("deepseek-v3")
     # (512 + 64) values of 2 bytes, whatever the attention-TP
-    assert [kv_bytes_per_token_layer(latent, h200, ranks) for ranks in (1, 8)] == [1152, 1152]
+    assert [full_layer_bytes(latent, h200, ranks) for ranks in (1, 8)] == [1152, 1152]
     grouped = load_model("qwen3-30b-a3b")
     # 4 KV heads of 128, keys and values, 2 bytes; never less than one head
-    assert [kv_bytes_per_token_layer(grouped, h200, ranks) for ranks in (1, 4, 8)] == [2048, 512, 512]
+    assert [full_layer_bytes(grouped, h200, ranks) for ranks in (1, 4, 8)] == [2048, 512, 512]
 
 
 def test_sparse_attention_keeps_an_fp8_indexer_and_fp8_latents_on_blackwell():
     # 132 bytes of indexer keys and scale a layer (sglang 0.5.23, model_executor/pool_configurator.py:567)
     model = load_model("deepseek-v32")
-    assert kv_bytes_per_token_layer(model, load_gpu("h200"), 8) == 1152 + 132
-    assert kv_bytes_per_token_layer(model, load_gpu("b200"), 8) == 576 + 132
+    assert full_layer_bytes(model, load_gpu("h200"), 8) == 1152 + 132
+    assert full_layer_bytes(model, load_gpu("b200"), 8) == 576 + 132
 
 
 def test_attention_dp_and_replicas_each_keep_a_pool():
