@@ -73,8 +73,8 @@ class Constants:
     low_precision: float = 0.6
     roofline: float = 2.0
 
-    vllm_overhead: float = 0.828
-    trtllm_overhead: float = 0.647
+    vllm_overhead: float = 0.832
+    trtllm_overhead: float = 0.63
 
     def kernel_s(self, is_blackwell: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(is_blackwell, self.kernel_blackwell_s, self.kernel_hopper_s)

@@ -9,16 +9,17 @@ import math
 from functools import lru_cache
 
 from cost_models.rates import FP4, FP8, scheme_of
+from cost_models.setting import ServingEngine
 from search_spaces.hardware import Gpu
 from search_spaces.layout import Layout
 from search_spaces.model import Component, Model
 from search_spaces.parts import Block, Projection, Tensor
 
 _FUSED_KERNEL_GPUS = (100, 103)
-_GATHER_KERNELS = 12
+_GATHER_KERNELS = 24
 """Of one layer under attention data parallelism: tokens are padded, gathered, masked and taken back around the MLP
-(layers/dp_attention.py). Rounded from fourteen measured points with attention DP, which are not among the fitted ones:
-without it they lie 1.0 to 2.2 times above the prediction.
+(layers/dp_attention.py). Rounded from three measured points of SGLang with attention DP, which are not among the fitted
+ones: without it they lie at 1.6 to 1.8 times the prediction. TensorRT-LLM's eleven need none.
 """
 _FUSED_GATE_EXPERTS = 384
 """Kimi K2's experts, for whose number a kernel of its own exists (layers/moe/topk.py)."""
@@ -42,14 +43,15 @@ def num_matrices(model: Model, component: Component) -> int:
     )
 
 
-def num_kernels(model: Model, gpu: Gpu, layout: Layout) -> int:
-    """Kernels of one pass, counted by kind of layer from the kernel paths of the engine."""
+def num_kernels(model: Model, gpu: Gpu, layout: Layout, engine: ServingEngine = ServingEngine.SGLANG) -> int:
+    """Kernels of one pass, counted by kind of layer from the kernel paths of SGLang."""
     is_fused = (
         gpu.sm in _FUSED_KERNEL_GPUS
         and layout.moe_a2a_backend == "none"
         and scheme_of(model, Component.ROUTED) in FP8 | FP4
     )
-    gathered = _GATHER_KERNELS * model.num_layers if layout.attn_dp_size > 1 else 0
+    has_gather = layout.attn_dp_size > 1 and engine is not ServingEngine.TRTLLM
+    gathered = _GATHER_KERNELS * model.num_layers if has_gather else 0
     return _kernels_of_layers(model, is_fused=is_fused) + gathered
 
 

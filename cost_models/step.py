@@ -1,6 +1,6 @@
 """Time of one forward pass of a fleet, by cause: what the busiest ranks read, multiply, send and launch.
 
-All arrays have shape (layouts, points).
+All arrays have shape (layouts, points). Paths are under `sglang/srt/` of 0.5.23.
 """
 
 from __future__ import annotations
@@ -34,9 +34,15 @@ class _Pass:
 def decode_step(fleet: Fleet, running: Floats, c: Constants) -> Parts:
     """One step in which each of `running` requests of a replica gains its next token or tokens.
 
-    With attention data parallelism each rank is padded to the fullest one. With pipeline parallelism the requests
-    travel as one micro-batch per stage, and a token takes the slowest stage as often as there are micro-batches, or
-    all stages once.
+        step = max(1, m q) (layers + KV cache + launches + drafting) + LM head + pp step_s + requests + hops
+
+    m: micro-batches, `min(pp, running)`; q: share of all layers in the slowest stage, so that a token takes the slowest
+    stage as often as there are micro-batches, or all stages once. A micro-batch holds `running / pp` requests, and with
+    attention data parallelism each rank is padded to the fullest one. KV cache: `R(requests kv_read_bytes / (e BW),
+    tokens core_flop / (f F))`, R as in `_roofline`, e and f the reached shares of the datasheet's BW (bytes/s) and F
+    (flop/s). Launches: kernels times seconds each in a captured CUDA graph; beyond the largest graph, what Python takes
+    to launch them where the GPU is not the slower of the two. Step and schedule: SGLang's overlapped scheduler,
+    `managers/scheduler.py`, and `managers/scheduler_pp_mixin.py`.
     """
     w = fleet.work
     requests = np.ceil(running / w.pp)
@@ -73,6 +79,11 @@ def decode_step(fleet: Fleet, running: Floats, c: Constants) -> Parts:
 
 def prefill_pass(fleet: Fleet, prompts: Floats, c: Constants, *, hidden: float = 0.0) -> Parts:
     """All of `prompts` prompts together, dealt out to the attention-DP ranks, chunk after chunk.
+
+        pass = (1 + (n - 1) / pp) (layers + attention core + launches + LM head + pp step_s + hops)
+
+    n: chunks, see `num_prefill_chunks`; a chunk follows the one before it stage by stage. Attention core: flop of the
+    causal half of all pairs of tokens over `f F`, the reached share of the datasheet's bf16 rate (flop/s).
 
     The engine launches the kernels of a prefill one by one from Python, which takes as long as small prompts need on
     the GPU, or longer. hidden: share of those launches that pass while the GPU still works on something else.
@@ -132,7 +143,12 @@ def _layers(this: _Pass) -> Parts:
 
 
 def _linear(this: _Pass, read: tuple[Floats, Floats], params: Floats, tokens: Floats, peak: Floats) -> Floats:
-    """read: bytes, and the matrices that they lie in: to begin with each costs the time of `dense_ramp_bytes`."""
+    """Linear layers: `R((bytes + matrices dense_ramp_bytes) / (e BW), 2 tokens params / (f F))`, R as in `_roofline`.
+
+    read: bytes, and the matrices that they lie in: to begin with each costs the time of `dense_ramp_bytes`.
+    params: multiply-accumulates for each token, two flop each. e, f: reached shares of the datasheet's BW (bytes/s) and
+    F (flop/s; see `_reached_peak`). The roofline of Williams, Waterman and Patterson (CACM 52(4), 2009), rounded off.
+    """
     w, c = this.fleet.work, this.constants
     size_bytes, matrices = read
     return _roofline(
@@ -149,7 +165,12 @@ def _head(this: _Pass) -> Floats:
 
 
 def _experts(this: _Pass) -> Floats:
-    """Turning to the next expert costs the time of `expert_ramp_bytes`, however thin its slice."""
+    """Per MoE layer, on the fullest expert-parallel rank: `R(D (b + expert_ramp_bytes) / (e BW), 2 P params / (f F))`.
+
+    D: distinct experts that its tokens touch; P: pairs of a token and an expert; both from `cost_models.routing`.
+    b: bytes of one expert's slice; params: of that slice. R, e, f, BW, F as in `_linear`. Turning to the next expert
+    costs the time of `expert_ramp_bytes`, however thin its slice.
+    """
     w, c = this.fleet.work, this.constants
     tokens = np.ceil(this.tokens / w.moe_dp)
     distinct, variance = this.fleet.routed(tokens, c.popularity)
@@ -164,7 +185,13 @@ def _experts(this: _Pass) -> Floats:
 
 
 def _communication(this: _Pass) -> Parts:
-    """Attention data parallelism gathers every rank's tokens before a layer's MLP, and scatters them after it."""
+    """Seconds of `collectives` times one curve of time over size for each message, layer by layer.
+
+    Sizes are tokens times `row_bytes` (hidden size, two bytes each), of one attention rank after attention, of the
+    group around the MLP: attention data parallelism gathers every rank's tokens before a layer's MLP and scatters
+    them after it (`layers/dp_attention.py`, `layers/layer_boundary/`). Experts behind an all-to-all backend need no
+    all-reduce, but an exchange. Curves: `cost_models.communication`.
+    """
     w, fleet, c = this.fleet.work, this.fleet, this.constants
     everyone, own = this.tokens * w.row_bytes, this.rank_tokens * w.row_bytes
     after_mlp = (
@@ -183,7 +210,8 @@ def _communication(this: _Pass) -> Parts:
 def _exchange(this: _Pass) -> Floats:
     """Dispatch in the experts' own precision, and combine in two bytes.
 
-    In prefill a token is sent once to each rank that it needs, in decode once for each expert.
+    In prefill a token is sent once to each rank that it needs, `ep (1 - (1 - 1/ep)^k)` of them for k experts a token
+    drawn evenly; in decode once for each expert, k times (DeepEP's normal and low-latency kernels).
     """
     w, fleet = this.fleet.work, this.fleet
     mode = "prefill" if this.is_prefill else "decode"

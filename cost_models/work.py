@@ -26,6 +26,7 @@ Number = TypeVar("Number", float, Floats)
 
 _ACTIVATION_BYTES = 2
 _AGE_ZERO = 6
+"""SGLang 0.5.6, in the middle of the measured releases: the one that launch times are stated of."""
 OLDEST_MEASURED = 5
 NEWEST_MEASURED = 10
 """The first and the last SGLang 0.5.N of which measured serving points are bundled."""
@@ -165,7 +166,7 @@ def work_of(
         head_bytes=head_bytes,
         head_params=head_bytes / model.bytes_per_param(Component.LM_HEAD),
         head_is_local=layout.enable_dp_lm_head,
-        num_kernels=num_kernels(model, gpu, layout),
+        num_kernels=num_kernels(model, gpu, layout, setting.engine),
         captured_requests=captured_requests(layout),
         chunk_tokens=max(layout.chunked_prefill_size or 0, 0),
         uses_exchange=layout.moe_a2a_backend != "none",

@@ -60,7 +60,11 @@ def _table(ranking: Ranking, shown: Sequence[Ranked], width: int) -> list[str]:
     held = [each.prediction.memory for each in shown]
     columns = [
         Column(title="#", cells=[f"{number}" for number in range(1, len(shown) + 1)]),
-        Column(title="", cells=["=" if each.is_like_best else "" for each in shown], is_number=False),
+        Column(
+            title="",
+            cells=["=" if each.is_like_best and len(ranking.ranked) > 1 else "" for each in shown],
+            is_number=False,
+        ),
         Column(title="layout", cells=[each.candidate.requested.label for each in shown], is_number=False),
         Column(title="peak tok/s", cells=[figure(top.output_tok_per_s) for _, top in points], priority=peak_first),
         Column(
@@ -104,22 +108,13 @@ def _more(ranking: Ranking, shown: Sequence[Ranked]) -> list[str]:
 
 
 def _standing(ranking: Ranking, width: int) -> list[str]:
-    alike = sum(each.is_like_best for each in ranking.ranked) - 1
-    if not alike:
-        same = "the first is told apart from all others"
-    else:
-        others = "all others" if alike == len(ranking.ranked) - 1 else f"{alike} others"
-        same = (
-            f"= not distinguishable from the first: the interval of the ratio holds 1 for {others}; "
-            f"measurements decide (tune --objective {ranking.objective})"
-        )
-    lines = ["", same]
+    lines = ["", *_told_apart(ranking)]
     best = ranking.best
     if best.prediction.unproven:
         lines.append(f"what the first rests on is not proven: {'; '.join(best.prediction.unproven)}")
     at = ranking.deciding_concurrency
-    if ranking.objective.maximise and at == ranking.workload.concurrencies[-1]:
-        lines.append(f"the first peaks at concurrency {at}{TOP_OF_THE_LADDER}")
+    if ranking.peaks_at_the_top:
+        lines += [f"the first peaks at concurrency {at}{TOP_OF_THE_LADDER}", *_beyond(ranking)]
     limit = next((each for each in best.prediction.limits if each.concurrency == at), None)
     if limit is not None:
         lines.append(
@@ -139,6 +134,54 @@ def _standing(ranking: Ranking, width: int) -> list[str]:
     return [*told, *prose([said], width), f"  {_argv(ranking, proven)}"]
 
 
+def _told_apart(ranking: Ranking) -> list[str]:
+    num_others = len(ranking.ranked) - 1
+    if not num_others:
+        return []
+    alike = sum(each.is_like_best for each in ranking.ranked) - 1
+    if not alike:
+        return ["the first is told apart from all others"]
+    others = "all others" if alike == num_others else f"{alike} others"
+    said = (
+        f"= not distinguishable from the first: the interval of the ratio holds 1 for {others}; "
+        f"measurements decide (tune --objective {ranking.objective})"
+    )
+    return [said]
+
+
+def _beyond(ranking: Ranking) -> list[str]:
+    found = ranking.beyond
+    if found is None or len(ranking.ranked) == 1:
+        return []
+    if found.is_first:
+        return [f"with more requests in flight, up to {found.concurrencies[-1]}, it stays the first"]
+    point = found.point
+    ladder = ",".join(map(str, dict.fromkeys((1, ranking.workload.concurrencies[-1], point.concurrency))))
+    said = (
+        f"with more requests in flight another comes first: {found.candidate.requested.label}, "
+        f"{figure(point.output_tok_per_s)} tok/s ({span(point.output_tok_per_s_interval)}) at {point.concurrency} "
+        f"(--concurrency {ladder}){'; not distinguishable from the first there' * found.is_like_first}"
+    )
+    return [said]
+
+
+def _beyond_document(ranking: Ranking) -> dict[str, Any] | None:
+    found = ranking.beyond
+    if found is None:
+        return None
+    point = found.point
+    return {
+        "concurrencies": list(found.concurrencies),
+        "is_first": found.is_first,
+        "is_like_first": found.is_like_first,
+        "label": found.candidate.requested.label,
+        "flags": argv_text(found.candidate.requested, ranking.version),
+        "concurrency": point.concurrency,
+        "output_tok_s": point.output_tok_per_s,
+        "interval": interval_document(point.output_tok_per_s_interval),
+    }
+
+
 def _argv(ranking: Ranking, each: Ranked) -> str:
     return argv_text(each.candidate.requested, ranking.version)
 
@@ -155,6 +198,7 @@ def document(ranking: Ranking) -> dict[str, Any]:
         "considered": ranking.space.considered,
         "refused": dict(ranking.space.refused),
         "layouts": [_row(ranking, place, each) for place, each in enumerate(ranking.ranked, start=1)],
+        "beyond_ladder": _beyond_document(ranking),
         "does_not_fit": [
             {"label": each.layout.label, "shortfall": shortfall_document(each)} for each in ranking.does_not_fit
         ],

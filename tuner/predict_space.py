@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cost_models.calibration import NO_CALIBRATION, Calibration
 from cost_models.estimate import predict_for_comparison
@@ -21,10 +21,8 @@ from search_spaces.sglang.versions import EngineVersion
 from search_spaces.space import MEM_FRACTIONS, Candidate, Space, enumerate_space
 from search_spaces.workload import Workload
 from tuner.objective import Objective
+from tuner.predict_beyond import AS_GOOD, BeyondLadder, Shape, beyond_ladder
 from tuner.predict_evidence import Evidence
-
-_AS_GOOD = 1.0005
-"""Between two memory fractions of one shape: what no measurement would tell apart."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +31,7 @@ class Ranked:
 
     is_like_best: whether the interval of the ratio to the first holds 1, so that the model cannot tell them apart:
         what both have in common moves both alike.
+    roomiest: the shape with the largest KV cache of all fractions, to be asked for more requests.
     """
 
     candidate: Candidate
@@ -40,13 +39,14 @@ class Ranked:
     sweep: Sweep
     value: float
     interval: Interval
+    roomiest: tuple[Candidate, Prediction]
     is_like_best: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
     """ranked: best first. does_not_fit: one for each shape that fits with no fraction that was tried, the one that
-    lacks least.
+    lacks least. beyond: who comes first with more requests in flight, where the best peaks at the top of the ladder.
     """
 
     model: Model
@@ -58,6 +58,7 @@ class Ranking:
     ranked: tuple[Ranked, ...]
     does_not_fit: tuple[DoesNotFit, ...]
     evidence: Evidence | None = None
+    beyond: BeyondLadder | None = None
 
     @property
     def best(self) -> Ranked:
@@ -73,6 +74,11 @@ class Ranking:
         """At which the best has the value that it is ranked by."""
         best = self.best.prediction
         return best.points[_deciding_place(best, self.objective)].concurrency
+
+    @property
+    def peaks_at_the_top(self) -> bool:
+        """Whether the best has its most tokens per second at the last concurrency, and so may have more above it."""
+        return self.objective.maximise and self.deciding_concurrency == self.workload.concurrencies[-1]
 
 
 def rank_space(
@@ -123,7 +129,7 @@ def rank_space(
             f"{model.name} does not fit on {cluster.name} in any of {len(too_large)} legal layouts; the nearest, "
             f"{least.layout.label}: {least.message}"
         )
-    return Ranking(
+    ranking = Ranking(
         model=model,
         cluster=cluster,
         version=version,
@@ -134,6 +140,7 @@ def rank_space(
         does_not_fit=tuple(too_large),
         evidence=evidence,
     )
+    return replace(ranking, beyond=_beyond(ranking, calibration)) if ranking.peaks_at_the_top else ranking
 
 
 def at_every_fraction(own: Sequence[Candidate]) -> list[Candidate]:
@@ -156,7 +163,11 @@ def _best_fraction(tried: Sequence[tuple[Candidate, Prediction, Sweep]], objecti
     for aim in (objective, objective.other):
         best = max(left, key=lambda each: aim.gain(aim.predicted_by(each[1]), 1.0))
         top = aim.predicted_by(best[1])
-        left = [each for each in left if aim.gain(top, aim.predicted_by(each[1])) <= _AS_GOOD]
+        left = [each for each in left if aim.gain(top, aim.predicted_by(each[1])) <= AS_GOOD]
+    roomiest = max(
+        [each for each in tried if not each[1].memory.is_tight] or tried,
+        key=lambda each: each[1].memory.kv_tokens_total,
+    )
     candidate, prediction, sweep = max(
         left, key=lambda each: (each[0].requested.mem_fraction_static is None, each[1].memory.kv_tokens_total)
     )
@@ -166,6 +177,7 @@ def _best_fraction(tried: Sequence[tuple[Candidate, Prediction, Sweep]], objecti
         sweep=sweep,
         value=objective.predicted_by(prediction),
         interval=interval_of(prediction, objective),
+        roomiest=roomiest[:2],
     )
 
 
@@ -179,16 +191,20 @@ def _in_order(fitting: Sequence[Ranked], objective: Objective, calibration: Cali
     sign = -1 if objective.maximise else 1
     order = sorted(fitting, key=lambda each: (sign * each.value, each.candidate.requested.label))
     best = order[0]
-    return tuple(
-        Ranked(
-            candidate=each.candidate,
-            prediction=each.prediction,
-            sweep=each.sweep,
-            value=each.value,
-            interval=each.interval,
-            is_like_best=_is_alike(best, each, objective, calibration),
-        )
-        for each in order
+    return tuple(replace(each, is_like_best=_is_alike(best, each, objective, calibration)) for each in order)
+
+
+def _beyond(ranking: Ranking, calibration: Calibration) -> BeyondLadder | None:
+    shapes = [
+        Shape(candidate=each.roomiest[0], prediction=each.roomiest[1], value=each.value) for each in ranking.ranked
+    ]
+    return beyond_ladder(
+        ranking.model,
+        ranking.cluster,
+        ranking.workload,
+        shapes,
+        setting=Setting(version=ranking.version),
+        calibration=calibration,
     )
 
 

@@ -76,7 +76,12 @@ def validated(request: ValidateRequest) -> Report:
         how=_how(request),
         filters={"engine": engine, "moe_only": request.moe_only, "max_tp": request.max_tp},
         left_out=len(read) - len(kept),
+        fitted_pairs=() if request.leave_one_out or request.calibrate else _fitted_pairs(read),
     )
+
+
+def _fitted_pairs(read: Sequence[MeasuredRow | Skipped]) -> frozenset[object]:
+    return frozenset(each.pair for each in read if isinstance(each, MeasuredRow) and each.used_for_fitting)
 
 
 def _lines(name: str | None) -> list[str] | list[bytes]:

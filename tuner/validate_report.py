@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +21,7 @@ from tuner.validate_predict import Comparison
 from tuner.validate_rows import Skipped
 
 THROUGHPUT_ALONE = "throughput alone"
-"""Of points without a time per output token: nothing was fitted on them."""
+"""Of points without a time per output token: no constant was fitted on them."""
 
 _DIGITS = 4
 _MOST_SAID = 50
@@ -57,8 +57,21 @@ def summary(compared: Sequence[Comparison], skipped: Iterable[Skipped]) -> Summa
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldOut:
+    """Points with a time per output token that no constant was fitted on, beside such that some were.
+
+    of_fitted_pairs: those whose model's shape and GPU the fit saw at other points.
+    """
+
+    n: int
+    of_fitted_pairs: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
     """name: of the file. how: how constants were chosen for it. filters: what was asked for; left_out: lines beyond it.
+
+    held_out: None where all points are, or where constants are not those that come with the tool.
 
     by_use: rows that constants were fitted on, the others, and those with a throughput alone; empty where all are of
         the second kind.
@@ -70,6 +83,7 @@ class Report:
     left_out: int
     skipped: tuple[Skipped, ...]
     overall: Summary
+    held_out: HeldOut | None
     by_use: Mapping[str, Summary]
     by_engine: Mapping[str, Summary]
     by_gpu: Mapping[str, Summary]
@@ -85,7 +99,10 @@ def report(
     how: str,
     filters: Mapping[str, Any],
     left_out: int,
+    fitted_pairs: Collection[object] = (),
 ) -> Report:
+    """fitted_pairs: shapes of models and GPUs, `MeasuredRow.pair`, that the constants it uses were fitted on."""
+
     def by(of_row: Callable[[Comparison], str], of_line: Callable[[Skipped], str]) -> dict[str, Summary]:
         rows: dict[str, list[Comparison]] = defaultdict(list)
         lines: dict[str, list[Skipped]] = defaultdict(list)
@@ -95,6 +112,7 @@ def report(
             lines[of_line(line)].append(line)
         return {each: summary(rows[each], lines[each]) for each in sorted({*rows, *lines} - {""})}
 
+    new = [each.row.pair for each in compared if each.tpot is not None and not each.row.used_for_fitting]
     differ = any(each.row.used_for_fitting or each.tpot is None for each in compared)
     return Report(
         name=name,
@@ -103,6 +121,9 @@ def report(
         left_out=left_out,
         skipped=tuple(skipped),
         overall=summary(compared, skipped),
+        held_out=HeldOut(n=len(new), of_fitted_pairs=sum(pair in fitted_pairs for pair in new))
+        if new and fitted_pairs
+        else None,
         by_use=by(use_of, lambda _: "") if differ else {},
         by_engine=by(lambda each: str(each.row.engine), lambda each: each.engine),
         by_gpu=by(lambda each: each.row.gpu_name, lambda each: each.gpu),
@@ -132,6 +153,7 @@ def document(found: Report) -> dict[str, Any]:
         "skipped_lines": [
             {"line": each.line, "reason": each.reason, "message": each.message} for each in found.skipped[:_MOST_SAID]
         ],
+        "held_out": None if found.held_out is None else asdict(found.held_out),
         "overall": _of(found.overall),
         **{
             part: {name: _of(each) for name, each in getattr(found, part).items()}

@@ -41,6 +41,7 @@ def lines(found: Report, width: int, by: Sequence[str]) -> list[str]:
         _HOW_TO_READ,
         *_tables("", {"all": overall}, width),
         *_tables("by use", found.by_use, width),
+        *_held_out(found),
         *_tables("by engine", found.by_engine, width),
         *(line for part in PARTS if part in by for line in _tables(f"by {part}", _short(PARTS[part](found)), width)),
         *_order(found),
@@ -53,6 +54,15 @@ def _left_out(found: Report) -> list[str]:
         return []
     asked = ", ".join(f"{name} {value}" for name, value in found.filters.items() if value not in {None, False})
     return [f"{_counted(found.left_out, 'more line')} outside of what was asked for ({asked})"]
+
+
+def _held_out(found: Report) -> list[str]:
+    points = found.held_out
+    if points is None:
+        return []
+    some = f"{points.of_fitted_pairs} of {points.n} are " if points.of_fitted_pairs < points.n else ""
+    said = f"held out: {some}other points of pairs of model and GPU that were fitted; for new pairs see --leave-one-out"
+    return ["", said]
 
 
 def _tables(title: str, parts: Mapping[str, Summary], width: int) -> list[str]:

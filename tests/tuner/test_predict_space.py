@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from search_spaces.space import MEM_FRACTIONS, enumerate_space
 from search_spaces.workload import Workload
 from tuner import predict_ranking_text
 from tuner.objective import Objective
+from tuner.predict_beyond import doubled
 from tuner.predict_figure import check_plot_path, write_figure
 from tuner.predict_plot import curves, leading, terminal_plot
 from tuner.predict_space import Ranking, at_every_fraction, pareto_front, rank_space
@@ -32,7 +33,7 @@ def ranked(objective: Objective = Objective.PEAK_THROUGHPUT, **options: Any) -> 
 
 
 @pytest.fixture(scope="module")
-def ranking() -> Iterator[Ranking]:
+def ranking() -> Ranking:
     return ranked()
 
 
@@ -95,6 +96,88 @@ def test_the_limit_is_that_at_the_concurrency_which_decides(objective: Objective
     assert f"can exceed {limit.output_tok_per_s:,.0f} tok/s at concurrency {at} (" in text
     is_at_the_top = objective.maximise and at == LOAD.concurrencies[-1]
     assert ("the top of the ladder: it may lie above" in text) == is_at_the_top
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "lengths", "top"),
+    [
+        ("deepseek-v3", "8xh200", (1024, 512), 512),
+        ("kimi-k2.6", "8xrtx-pro-6000", (1024, 512), 512),
+        ("deepseek-v3", "8xh200", (2000, 8000), 16),
+    ],
+)
+def test_who_comes_first_with_more_requests_in_flight_is_said_with_the_ladder_that_shows_it(
+    key: str, name: str, lengths: tuple[int, int], top: int
+) -> None:
+    facts = load_model(key), parse_cluster(name), NEWEST
+    load = Workload(input_tokens=lengths[0], output_tokens=lengths[1], concurrencies=(1, 8, top))
+    told = rank_space(*facts, load, Objective.PEAK_THROUGHPUT)
+    found = told.beyond
+    assert found is not None
+    assert not found.is_first
+    ladder = (1, top, found.point.concurrency)
+    again = rank_space(*facts, replace(load, concurrencies=ladder), Objective.PEAK_THROUGHPUT)
+    assert again.best.prediction.layout.changed(mem_fraction_static=None) == found.prediction.layout.changed(
+        mem_fraction_static=None
+    )
+    assert again.best.value == pytest.approx(found.point.output_tok_per_s, rel=1e-3)
+    text = " ".join(part.strip() for part in predict_ranking_text.report(told, 150, 1))
+    low, high = found.point.output_tok_per_s_interval.low, found.point.output_tok_per_s_interval.high
+    assert (
+        f"with more requests in flight another comes first: {found.candidate.requested.label}, "
+        f"{found.point.output_tok_per_s:,.0f} tok/s ({low:,.0f} to {high:,.0f}) at {ladder[-1]} "
+        f"(--concurrency {','.join(map(str, ladder))})"
+    ) in text
+    shape = told.best.candidate.requested.changed(mem_fraction_static=None)
+    (same,) = [each for each in again.ranked if each.candidate.requested.changed(mem_fraction_static=None) == shape]
+    assert found.is_like_first is same.is_like_best
+    assert ("; not distinguishable from the first there" in text) is found.is_like_first
+    shown = predict_ranking_text.document(told)["beyond_ladder"]
+    assert shown["is_first"] is False
+    assert shown["label"] == found.candidate.requested.label != told.best.candidate.requested.label
+    assert shown["output_tok_s"] == found.point.output_tok_per_s
+
+
+def test_a_first_that_stays_the_first_with_more_requests_in_flight_is_said_to() -> None:
+    facts = load_model("qwen3-30b-a3b-fp8"), parse_cluster("4xh100"), NEWEST
+    told = rank_space(*facts, Workload(concurrencies=(1, 512)), Objective.PEAK_THROUGHPUT)
+    assert told.beyond is not None
+    assert told.beyond.is_first
+    longer = rank_space(*facts, Workload(concurrencies=(1, 512, *told.beyond.concurrencies)), Objective.PEAK_THROUGHPUT)
+    assert longer.best.value <= max(told.best.value, told.beyond.point.output_tok_per_s) * 1.001
+    text = predict_ranking_text.report(told, 150, 1)
+    assert f"with more requests in flight, up to {told.beyond.concurrencies[-1]}, it stays the first" in text
+    assert predict_ranking_text.document(told)["beyond_ladder"]["is_first"] is True
+
+
+def test_nothing_is_said_of_more_requests_where_the_first_peaks_below_the_top_or_none_runs_more() -> None:
+    facts = load_model("deepseek-v3"), parse_cluster("8xh200"), NEWEST
+    quick = rank_space(*facts, LOAD, Objective.C1_LATENCY)
+    peaked = rank_space(*facts, Workload(concurrencies=(1, 4096, 8192)), Objective.PEAK_THROUGHPUT)
+    assert peaked.deciding_concurrency >= 4096
+    long = Workload(input_tokens=100_000, output_tokens=10_000, concurrencies=(1, 512))
+    full = rank_space(*facts, long, Objective.PEAK_THROUGHPUT)
+    for told in (quick, peaked, full):
+        assert told.beyond is None
+        assert predict_ranking_text.document(told)["beyond_ladder"] is None
+        assert not any("more requests in flight" in line for line in predict_ranking_text.report(told, 150, 1))
+
+
+def test_a_ladder_is_doubled_on_until_no_shape_runs_more() -> None:
+    assert doubled(512, 4096) == (1024, 2048, 4096)
+    assert doubled(600, 4096) == (1200, 2400, 4096)
+    assert doubled(512, 700) == (1024,)
+    assert doubled(512, 512) == doubled(8192, 4096) == ()
+
+
+def test_of_one_shape_nothing_is_said_of_others() -> None:
+    pins = {"tp_size": 8, "ep_size": 8, "attn_dp_size": 1, "attn_cp_size": 1, "moe_a2a_backend": "none"}
+    told = ranked(pins=pins)
+    assert len(told.ranked) == 1
+    lines = predict_ranking_text.report(told, 150, 5)
+    assert not any("told apart" in line or "distinguishable" in line or "comes first" in line for line in lines)
+    row = next(line for line in lines if line.startswith("1 "))
+    assert "=" not in row
 
 
 def test_the_best_proven_layout_is_named_with_its_command_where_the_first_is_not_proven() -> None:

@@ -9,6 +9,7 @@ import pytest
 from search_spaces.errors import MalformedError
 from tuner.app import run
 from tuner.validate_job import ValidateRequest, validated
+from tuner.validate_rows import bundled_rows
 
 POINT = {
     "engine": "sglang", "engine_version": "0.5.9", "model": "Qwen/Qwen3-235B-A22B", "gpu": "H200 SXM 141GB",
@@ -224,6 +225,33 @@ def test_without_a_file_the_bundled_sweeps_are_compared():
     assert found.overall.n > 600
     assert set(found.by_engine) == {"sglang", "vllm", "trtllm"}
     assert "sglang, held out" in found.by_use
+
+
+def test_points_held_out_are_told_to_be_of_pairs_that_were_fitted(capsys, file):
+    """Constants saw the same model on the same GPU at other points; another GPU is new to them."""
+    rows = bundled_rows()
+    pairs = {row.pair for row in rows if row.used_for_fitting}
+    new = [row for row in rows if row.tpot_s is not None and not row.used_for_fitting]
+    found = validated(ValidateRequest()).held_out
+    assert found is not None
+    assert (found.n, found.of_fitted_pairs) == (len(new), sum(row.pair in pairs for row in new))
+    assert found.of_fitted_pairs > 0.8 * found.n
+
+    seen = sweep(used_for_fitting=True)
+    name = file(*seen, *sweep(world_tp=4), *sweep(gpu="B200"))
+    assert document(capsys, name)["held_out"] == {"n": 8, "of_fitted_pairs": 4}
+    assert run(["validate", name]) == 0
+    said = "held out: 4 of 8 are other points of pairs of model and GPU that were fitted; for new pairs see --leave-one-out"
+    assert said in capsys.readouterr().out
+    assert run(["validate", file(*seen, *sweep(world_tp=4))]) == 0
+    assert "held out: other points of pairs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [("--leave-one-out",), ("--calibrate", "2")])
+def test_nothing_is_said_of_pairs_where_the_constants_are_others(capsys, file, words):
+    name = file(*sweep(used_for_fitting=True), *sweep(world_tp=4))
+    assert document(capsys, name, *words)["held_out"] is None
+    assert document(capsys, file(*sweep()))["held_out"] is None
 
 
 def test_a_point_can_be_asked_for_from_python_too(file):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 from hypothesis import given
@@ -343,6 +344,29 @@ def test_bundled_lines_name_their_sources_and_are_no_repeats():
     lines = [json.loads(each) for each in bundled_lines()]
     assert all(each["source"].startswith(("github:", "https://github.com/")) for each in lines)
     assert all(value is not None for each in lines for value in each.values())
+
+
+def test_a_bundled_line_counts_the_requests_that_its_name_says_or_is_set_aside():
+    """Some sources count them per rank, others in all."""
+    named = [(re.search(r"_c(\d+)_", each["id"]), each) for each in map(json.loads, bundled_lines())]
+    differ = [each for match, each in named if match and int(match[1]) != each["concurrency"]]
+    assert len(differ) >= 9
+    assert all(each.get("flag") or each.get("layout_status") == "columns disagree" for each in differ)
+    assert any(each.get("flag") == "concurrency is per rank" for each in differ)
+
+
+def test_of_no_bundled_row_that_is_compared_most_requests_wait():
+    """By Little's law, from its own times."""
+    for row in bundled_rows():
+        if row.tpot_s is not None and row.ttft_s is not None:
+            running_s = row.output_tokens * row.tpot_s
+            assert running_s > 0.5 * (row.ttft_s + running_s), row
+
+
+def test_no_bundled_line_that_is_set_aside_is_said_to_be_fitted_on():
+    lines = [json.loads(each) for each in bundled_lines()]
+    assert not any(each.get("used_for_fitting") and (each.get("flag") or each.get("layout_status")) for each in lines)
+    assert all(row.layout.attn_dp_size == 1 for row in bundled_rows() if row.used_for_fitting)
 
 
 def test_bundled_rows_hold_both_rows_for_fitting_and_others():
