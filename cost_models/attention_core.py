@@ -39,7 +39,7 @@ def core_reads(model: Model, gpu: Gpu, layout: Layout, attn_tp: int, context_tok
         seen = _seen_tokens(model, block.kv, context_tokens) / layout.dcp_size
         seen_layers += count * seen
         size += count * (seen * held.row_bytes + context_tokens * held.index_bytes / layout.dcp_size)
-        picking_flop += count * context_tokens * _flop_of_picking(model, gpu, block.kv)
+        picking_flop += count * context_tokens / layout.dcp_size * _flop_of_picking(model, gpu, block.kv)
     return CoreReads(
         size_bytes=size,
         flop=seen_layers * heads * decode_head_flop + picking_flop,

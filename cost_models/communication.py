@@ -63,9 +63,11 @@ _SCATTER_GUESSED = 0.35
 """The formula against the bundled collectives of 4 and 8 A100, H200, B200 and RTX PRO 6000: 0.15 to 0.5."""
 _SCATTER_PCIE_PAIR = 0.3
 _SCATTER_PCIE = 0.98
-"""Eight RTX PRO 6000 at 32 KiB take NCCL 24.5, 26.2, 30, 48 and 336 us on five hosts (`collectives.json`): four of
-them within a factor of two, the fifth ten times slower. Root mean square about the bundled host: 1.1, and 0.98 at
-14 KiB, one token of 7168 values."""
+"""Eight RTX PRO 6000 at 32 KiB take NCCL 24.5, 30, 48 (26.2 with a graph of its own) and 336 us on four hosts
+(`collectives.json`): three of them within a factor of two, the fourth ten times slower. So few say little of a
+deviation: the root mean square about the bundled host is 0.98 at 14 KiB, one token of 7168 values, with each of the
+five figures counted once, and 1.1 to 1.4 at 32 KiB, by what is counted. The least of these is taken, since an interval
+of a factor 3 would not help to choose: docs/cost_model.md says what hangs on it."""
 _SCATTER_SWITCHES = 0.3
 _SCATTER_NODES = 0.7
 """The measured 330 us over four nodes against the formula's 160."""

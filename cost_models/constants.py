@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +81,6 @@ class Constants:
 
 
 DEFAULT = Constants()
-NAMES = tuple(field.name for field in fields(Constants))
 
 PRIOR = Constants(
     expert_bandwidth=0.9,

@@ -16,7 +16,7 @@ from cost_models.limit import limits
 from cost_models.memory import fit, memory
 from cost_models.memory_types import DoesNotFit, Memory
 from cost_models.posterior import NO_CALIBRATION, Calibration, Sweep
-from cost_models.prediction import Interval, Limit, Prediction, ServingPoint, StepTime
+from cost_models.prediction import AS_MANY, Interval, Limit, Prediction, ServingPoint, StepTime
 from cost_models.routing import Floats
 from cost_models.serving import Steady, steady
 from cost_models.setting import Setting
@@ -47,9 +47,10 @@ _USUAL = Setting()
 class Surface:
     """The steady state of many layouts that fit, at every concurrency of a workload.
 
-    steady: arrays of shape (layouts, concurrencies), with `calibration` applied. *_deviation: of the same shape,
-    the standard deviation of the logarithm of measured over predicted. tpot_fast_deviation: the same for measurements
-    below the prediction: a slow link can cost many times what a fast one can save.
+    steady: arrays of shape (layouts, concurrencies), with `calibration` applied. *_deviation: of the same shape, the
+    standard deviation of the logarithm of measured over predicted. *_fast_deviation: the same for measurements below
+    the prediction: a slow link can cost many times what a fast one can save. run_deviation: of rates, on top of what
+    follows from the two times.
     """
 
     layouts: tuple[Layout, ...]
@@ -61,20 +62,24 @@ class Surface:
     tpot_deviation: Floats
     tpot_fast_deviation: Floats
     ttft_deviation: Floats
+    ttft_fast_deviation: Floats
+    run_deviation: float = 0.0
 
     def intervals(self, row: int, column: int, request_tokens: int) -> tuple[Interval, Interval, Interval]:
         """Of TTFT, TPOT and output rate, for requests of `request_tokens` output tokens."""
         place = row, column
         ttft, tpot, rate = (float(values[place]) for values in self.steady[:3])
         slow, fast = float(self.tpot_deviation[place]), float(self.tpot_fast_deviation[place])
-        first = float(self.ttft_deviation[place])
+        slow_first, fast_first = float(self.ttft_deviation[place]), float(self.ttft_fast_deviation[place])
         # A request that waits for a place waits for others to be served: by the time per token, and no longer for a
         # slower first token. How many are served in a second does not hang on that wait.
         queued = float(self.steady.queued_s[place])
         share = (ttft - queued) / (ttft - queued + (request_tokens - 1) * tpot)
-        slower, faster = (math.exp(Z * math.hypot(share * first, (1 - share) * own)) for own in (slow, fast))
-        start = (ttft - queued) / ttft * first
-        later, sooner = (math.exp(Z * math.hypot(start, queued / ttft * own)) for own in (slow, fast))
+        run = self.run_deviation
+        sides = ((slow_first, slow), (fast_first, fast))
+        slower, faster = (math.exp(Z * math.hypot(share * first, (1 - share) * own, run)) for first, own in sides)
+        waited = queued / ttft
+        later, sooner = (math.exp(Z * math.hypot((1 - waited) * first, waited * own)) for first, own in sides)
         return (
             Interval(low=ttft / sooner, high=ttft * later),
             Interval(low=tpot * math.exp(-Z * fast), high=tpot * math.exp(Z * slow)),
@@ -189,24 +194,21 @@ def surface(
     found = steady(fleet, np.array(workload.concurrencies, dtype=np.float64)[None, :], constants)
     layouts = tuple(layout for layout, _ in fitting)
     deviations = np.array([[each.collectives_deviation] for each in facts])
+    shares = found.collectives_share, found.ttft_collectives_share
+    slow, slow_first = (slower_collectives(share, deviations) for share in shares)
+    fast, fast_first = (faster_collectives(share, deviations) for share in shares)
     sweeps = [
         Sweep(
             layout=shape,
+            path=each.path,
             lengths=(workload.input_tokens, workload.output_tokens),
             traits=each.traits,
             concurrencies=workload.concurrencies,
             running=running,
-            collectives=slow,
-            saved=fast,
+            collectives=(slow[row], slow_first[row]),
+            saved=(fast[row], fast_first[row]),
         )
-        for shape, each, running, slow, fast in zip(
-            shapes,
-            facts,
-            found.running,
-            slower_collectives(found.collectives_share, deviations),
-            faster_collectives(found.collectives_share, deviations),
-            strict=True,
-        )
+        for row, (shape, each, running) in enumerate(zip(shapes, facts, found.running, strict=True))
     ]
     tpot, ttft = calibration.applied(sweeps)
     tpot_s, queued_s = found.tpot_s * tpot.factor, found.queued_s * tpot.factor
@@ -222,11 +224,16 @@ def surface(
             tpot_s=tpot_s,
             ttft_s=ttft_s,
             queued_s=queued_s,
-            output_tok_per_s=np.array(workload.concurrencies) * workload.output_tokens / request_s,
+            output_tok_per_s=np.array(workload.concurrencies)
+            * workload.output_tokens
+            / request_s
+            * calibration.runs.at(workload.concurrencies),
         ),
         tpot_deviation=tpot.deviation,
         tpot_fast_deviation=tpot.deviation * tpot.fast_share,
         ttft_deviation=ttft.deviation,
+        ttft_fast_deviation=ttft.deviation * ttft.fast_share,
+        run_deviation=calibration.runs.deviation,
     )
 
 
@@ -265,7 +272,8 @@ def _predictions(
     one = np.ones((len(found.layouts), 1))
     alone = decode_step(found.fleet, one, constants)
     prompt = prefill_pass(found.fleet, one, constants)
-    peak = np.argmax(found.steady.output_tok_per_s, axis=1)
+    rate = found.steady.output_tok_per_s
+    peak = np.argmax(rate >= AS_MANY * rate.max(axis=1, keepdims=True), axis=1)
     at_peak = decode_step(found.fleet, np.take_along_axis(found.steady.running, peak[:, None], axis=1), constants)
     stalled_s = np.take_along_axis(found.steady.stalled_s, peak[:, None], axis=1)
     at_peak["others' prompts"] = stalled_s * found.fleet.work.accepted

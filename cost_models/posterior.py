@@ -29,6 +29,7 @@ from cost_models.uncertainty import (
     Z,
 )
 from search_spaces.layout import Layout
+from search_spaces.sglang.all_reduce import AllReducePath
 
 _SHAPE_LENGTH = 1.5
 """Natural logarithms of concurrency over which residuals of one sweep lose their likeness."""
@@ -52,30 +53,62 @@ class Applied(NamedTuple):
     fast_share: Floats
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Runs:
+    """How many tokens per second runs of few requests reach of a steady state with their own times: they begin with all
+    prompts at once, and end with a few stragglers.
+
+    concurrencies: ascending. logs: of measured over calibrated rate, at each. deviation: of these between layouts.
+    """
+
+    concurrencies: tuple[int, ...] = ()
+    logs: tuple[float, ...] = ()
+    deviation: float = 0.0
+
+    def at(self, concurrencies: Sequence[float]) -> Floats:
+        """The factor on the rate at each; between measured ones by the logarithm of concurrency."""
+        if not self.concurrencies:
+            return np.ones(len(concurrencies))
+        return np.exp(np.interp(np.log(concurrencies), np.log(self.concurrencies), self.logs))
+
+
+NO_RUNS = Runs()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sweep:
     """One layout's predictions at some concurrencies of a load.
 
-    lengths: input and output tokens. running: requests that one replica runs at once. collectives, saved: deviation of
-    the time per token that comes from slower, and from faster, collectives than assumed. Each at each concurrency.
+    path: of its all-reduces. lengths: input and output tokens. running: requests that one replica runs at once.
+    collectives, saved: deviation that comes from slower, and from faster, collectives than assumed, of the time per
+    token and of that to first token. Each at each concurrency.
     """
 
     layout: Layout
+    path: AllReducePath
     lengths: tuple[int, int]
     traits: Mapping[Trait, Deviations]
     concurrencies: Sequence[float]
     running: Floats
-    collectives: Floats
-    saved: Floats
+    collectives: tuple[Floats, Floats]
+    saved: tuple[Floats, Floats]
+
+    def is_of_the_layout_of(self, other: Sweep) -> bool:
+        """Whether one way of running the model gave both."""
+        return self.layout == other.layout and self.path is other.path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Residuals:
-    """Logarithms of measured over predicted, one for each concurrency of a sweep; NaN where not measured."""
+    """Logarithms of measured over predicted, one for each concurrency of a sweep, each the mean of its repeats.
+
+    tpot, ttft: NaN where not measured. repeats: how many measurements of each there are, for both.
+    """
 
     sweep: Sweep
     tpot: tuple[float, ...]
     ttft: tuple[float, ...]
+    repeats: tuple[tuple[int, ...], tuple[int, ...]]
 
     def of(self, which: int) -> tuple[float, ...]:
         return self.ttft if which else self.tpot
@@ -83,9 +116,15 @@ class Residuals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calibration:
-    """Residuals of finished measurements of one model on one cluster."""
+    """Residuals of finished measurements of one model on one cluster.
+
+    scatter: deviation of repeats of one point from each other, of the time per token and to first token; 0 where
+    nothing was repeated. runs: what measured rates are of those that follow from calibrated times.
+    """
 
     residuals: tuple[Residuals, ...] = ()
+    scatter: tuple[float, float] = (0.0, 0.0)
+    runs: Runs = NO_RUNS
 
     @property
     def num_points(self) -> int:
@@ -97,11 +136,10 @@ class Calibration:
 
     def _of(self, which: int, sweeps: Sequence[Sweep]) -> Applied:
         fixed = np.array([[_variance(which, sweep)] for sweep in sweeps])
-        sent = which == 0
         fixed = fixed + np.square([_crowd(which, sweep) for sweep in sweeps])
-        prior = fixed + sent * np.square([sweep.collectives for sweep in sweeps])
-        fast_share = np.sqrt((fixed + sent * np.square([sweep.saved for sweep in sweeps])) / prior)
-        noise = NOISE[which] ** 2
+        prior = fixed + np.square([sweep.collectives[which] for sweep in sweeps])
+        fast_share = np.sqrt((fixed + np.square([sweep.saved[which] for sweep in sweeps])) / prior)
+        noise = self._noise(which)
         found = self._found(which)
         known = ~np.isnan(found)
         if not np.any(known):
@@ -132,7 +170,7 @@ class Calibration:
             apart = self._shared(0, one, known)[place] - self._shared(0, other, known)[other_place]
             given = self._given(0, known)
             variance = self._scale(0, known, given) * (variance - apart @ np.linalg.solve(given, apart))
-        return float(np.sqrt(np.maximum(variance, 0.0) + 2 * NOISE[0] ** 2))
+        return float(np.sqrt(np.maximum(variance, 0.0) + 2 * self._noise(0)))
 
     def _found(self, which: int) -> Floats:
         return np.array([value for each in self.residuals for value in each.of(which)], dtype=np.float64)
@@ -141,7 +179,12 @@ class Calibration:
         """Covariance of the known measurements."""
         measured = [each.sweep for each in self.residuals]
         given = np.block([[_covariance(which, a, b) for b in measured] for a in measured])[np.ix_(known, known)]
-        return np.asarray(given + NOISE[which] ** 2 * np.eye(len(given)))
+        repeats = np.array([count for each in self.residuals for count in each.repeats[which]])[known]
+        return np.asarray(given + self._noise(which) * np.diag(1 / repeats))
+
+    def _noise(self, which: int) -> float:
+        """Variance of one measurement about what one and the same point has in the mean."""
+        return max(NOISE[which], self.scatter[which]) ** 2
 
     def _scale(self, which: int, known: NDArray[np.bool_], given: Floats) -> float:
         """By how much variances are larger than stated: at least 1, more where the measurements surprise.
@@ -179,15 +222,15 @@ def _covariance(which: int, one: Sweep, other: Sweep) -> Floats:
     common += sum(
         one.traits[trait][which] * other.traits[trait][which] for trait in one.traits if trait in other.traits
     )
-    same_layout = one.layout == other.layout
+    same_layout = one.is_of_the_layout_of(other)
     same_lengths = one.lengths == other.lengths
     common += LAYOUT[which] ** 2 * same_layout + LENGTHS[which] ** 2 * (same_layout and same_lengths)
     covariance = np.full((len(one.concurrencies), len(other.concurrencies)), common)
     covariance += np.outer(_crowd(which, one), _crowd(which, other))
     apart = np.subtract.outer(np.log(one.concurrencies), np.log(other.concurrencies))
-    if which == 0:
+    if one.path is other.path:
         alike = (1.0 if same_layout else _PATH_ALIKE) * np.exp(-0.5 * (apart / _PATH_LENGTH) ** 2)
-        covariance += alike * np.outer(one.collectives, other.collectives)
+        covariance += alike * np.outer(one.collectives[which], other.collectives[which])
     if same_layout and same_lengths:
         covariance += SHAPE[which] ** 2 * np.exp(-0.5 * (apart / _SHAPE_LENGTH) ** 2)
     return covariance

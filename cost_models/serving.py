@@ -9,16 +9,16 @@ import numpy as np
 from cost_models.constants import Constants
 from cost_models.fleet import Fleet
 from cost_models.routing import Floats
-from cost_models.step import COLLECTIVES, decode_step, num_prefill_chunks, prefill_pass, total_s
+from cost_models.step import COLLECTIVES, Parts, decode_step, num_prefill_chunks, prefill_pass, total_s
 
 
 class Steady(NamedTuple):
     """Arrays of shape (layouts, points).
 
     output_tok_per_s: of the whole deployment. running: requests that one replica runs at once. stalled_s: of the time
-    per token, what passes in prefill of others' prompts. collectives_share: of the time per token, what passes in
-    messages between GPUs. queued_s: of the time to first token, what passes before a place in the KV cache is free:
-    while other requests are served.
+    per token, what passes in prefill of others' prompts. collectives_share, ttft_collectives_share: of the time per
+    token and to first token, what passes in messages between GPUs. queued_s: of the time to first token, what passes
+    before a place in the KV cache is free: while other requests are served.
     """
 
     ttft_s: Floats
@@ -27,6 +27,7 @@ class Steady(NamedTuple):
     running: Floats
     stalled_s: Floats
     collectives_share: Floats
+    ttft_collectives_share: Floats
     queued_s: Floats
 
 
@@ -64,7 +65,8 @@ def steady(fleet: Fleet, concurrency: Floats, c: Constants) -> Steady:
     stall_s = total_s(prefill_pass(fleet, together, c, hidden=c.eager_hidden))
     stalled_s = c.prefill_interference * ended / together * stall_s / w.accepted
     tpot_s = step_s / w.accepted + stalled_s
-    own_s = total_s(prefill_pass(fleet, together, c))
+    own = prefill_pass(fleet, together, c)
+    own_s = total_s(own)
     queued_s = c.ttft_queue * (running - 1) * own_s / together
     if np.any(w.is_burst):
         # All prompts at once: the first chunk waits for itself, the last for all.
@@ -72,16 +74,23 @@ def steady(fleet: Fleet, concurrency: Floats, c: Constants) -> Steady:
         all_s = total_s(prefill_pass(fleet, running, c)) * (1 + 1 / chunks) / 2
         queued_s = np.where(w.is_burst, all_s - own_s, queued_s)
     ttft_s = c.ttft_floor_s + c.inferencex_wait_s * w.is_inferencex + own_s + queued_s + c.ttft_steps * step_s
+    sent_s = _sent_s(parts)
+    first_sent_s = _sent_s(own) * (1 + queued_s / own_s) + c.ttft_steps * sent_s
+    ttft_collectives_share = first_sent_s / ttft_s
     # Little's law: who waits for a place does not raise the rate at which those who have one are served.
     for_a_place = np.asarray((waiting / running - 1) * (ttft_s + (w.output_tokens - 1) * tpot_s))
     ttft_s = ttft_s + for_a_place
-    sent_s = sum(parts[name] for name in COLLECTIVES) / w.accepted
     return Steady(
         ttft_s=ttft_s,
         tpot_s=tpot_s,
         output_tok_per_s=concurrency * w.output_tokens / (ttft_s + (w.output_tokens - 1) * tpot_s),
         running=running,
         stalled_s=stalled_s,
-        collectives_share=sent_s / tpot_s,
+        collectives_share=sent_s / w.accepted / tpot_s,
+        ttft_collectives_share=ttft_collectives_share,
         queued_s=for_a_place,
     )
+
+
+def _sent_s(parts: Parts) -> Floats:
+    return np.asarray(sum(parts[name] for name in COLLECTIVES))

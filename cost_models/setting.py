@@ -35,13 +35,15 @@ class Client(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """version: whose rules and paths apply. release: N of SGLang 0.5.N where the measured release is older than any
-    whose rules are known; None: that of `version`. environment: names and values of the server's environment, sorted;
-    those that choose the way of the all-reduces are heeded (`search_spaces.sglang.all_reduce.SWITCHES`).
+    whose rules are known; None: that of `version`. is_release_known: False where `version` is a guess. environment:
+    names and values of the server's environment, sorted; those that choose the way of the all-reduces are heeded
+    (`search_spaces.sglang.all_reduce.SWITCHES`).
     """
 
     engine: ServingEngine = ServingEngine.SGLANG
     version: EngineVersion = NEWEST
     release: int | None = None
+    is_release_known: bool = True
     client: Client = Client.STEADY
     environment: tuple[tuple[str, str], ...] = ()
 

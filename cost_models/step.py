@@ -34,15 +34,15 @@ class _Pass:
 def decode_step(fleet: Fleet, running: Floats, c: Constants) -> Parts:
     """One step in which each of `running` requests of a replica gains its next token or tokens.
 
-        step = max(1, m q) (layers + KV cache + launches + drafting) + LM head + pp step_s + requests + hops
+        step = max(1, m q) (layers + KV cache + launches + drafting) + n LM head + pp step_s + requests + hops
 
-    m: micro-batches, `min(pp, running)`; q: share of all layers in the slowest stage, so that a token takes the slowest
-    stage as often as there are micro-batches, or all stages once. A micro-batch holds `running / pp` requests, and with
-    attention data parallelism each rank is padded to the fullest one. KV cache: `R(requests kv_read_bytes / (e BW),
-    tokens core_flop / (f F))`, R as in `_roofline`, e and f the reached shares of the datasheet's BW (bytes/s) and F
-    (flop/s). Launches: kernels times seconds each in a captured CUDA graph; beyond the largest graph, what Python takes
-    to launch them where the GPU is not the slower of the two. Step and schedule: SGLang's overlapped scheduler,
-    `managers/scheduler.py`, and `managers/scheduler_pp_mixin.py`.
+    m: micro-batches, `min(pp, running)`; q: share of all layers in the slowest stage, so that a token takes the
+    slowest stage as often as there are micro-batches (n = m), or all stages once (n = 1). A micro-batch holds
+    `running / pp` requests, and with attention data parallelism each rank is padded to the fullest one. KV cache:
+    `R(requests kv_read_bytes / (e BW), tokens core_flop / (f F))`, R as in `_roofline`, e and f the reached shares of
+    the datasheet's BW (bytes/s) and F (flop/s). Launches: kernels times seconds each in a captured CUDA graph; beyond
+    the largest graph, what Python takes to launch them where the GPU is not the slower of the two. Step and schedule:
+    SGLang's overlapped scheduler, `managers/scheduler.py`, and `managers/scheduler_pp_mixin.py`.
     """
     w = fleet.work
     requests = np.ceil(running / w.pp)
@@ -69,7 +69,7 @@ def decode_step(fleet: Fleet, running: Floats, c: Constants) -> Parts:
     micro_batches = np.minimum(w.pp, running)
     wait = np.maximum(1.0, micro_batches * w.slowest_stage)
     parts = {name: seconds * wait for name, seconds in parts.items()}
-    parts["LM head"] = _head(this)
+    parts["LM head"] = _head(this) * np.where(wait > 1, micro_batches, 1.0)
     # Overlapped scheduling is off with pipeline parallelism, so each stage pays for its own step.
     parts["engine step"] = c.step_s * w.pp * overhead * np.ones_like(running)
     parts["requests"] = c.request_s * np.ceil(running / w.attn_dp) * overhead
@@ -91,11 +91,11 @@ def prefill_pass(fleet: Fleet, prompts: Floats, c: Constants, *, hidden: float =
     w = fleet.work
     of_rank = w.input_tokens * np.maximum(1.0, prompts / w.attn_dp)
     num_chunks = num_prefill_chunks(fleet, prompts)  # A last, partial chunk counts for its share of a full one.
-    rank_tokens = np.ceil(of_rank / num_chunks / w.attn_cp)
+    rank_tokens = np.ceil(of_rank / num_chunks / w.prompt_shards)
     tokens = np.ceil(w.input_tokens * prompts / num_chunks)
     this = _Pass(fleet, c, tokens, rank_tokens, is_prefill=True)
     parts = _layers(this)
-    core_flop = w.prefill_core_flop * np.maximum(1.0, prompts / w.attn_dp) / num_chunks / w.attn_cp
+    core_flop = w.prefill_core_flop * np.maximum(1.0, prompts / w.attn_dp) / num_chunks / w.prompt_shards
     parts["attention core"] = core_flop / (c.attention_flops * w.bf16_peak)
     on_gpu = total_s(parts)
     # Attention data parallelism synchronises its ranks before each pass, which leaves nothing to hide behind.

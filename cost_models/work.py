@@ -29,7 +29,7 @@ _AGE_ZERO = 6
 """SGLang 0.5.6, in the middle of the measured releases: the one that launch times are stated of."""
 OLDEST_MEASURED = 5
 NEWEST_MEASURED = 10
-"""The first and the last SGLang 0.5.N of which measured serving points are bundled."""
+"""The first and the last SGLang 0.5.N of which points with a time per token are bundled."""
 
 
 class Work(NamedTuple, Generic[Number]):
@@ -41,16 +41,18 @@ class Work(NamedTuple, Generic[Number]):
     of one request's cache in one decode step; prefill_core_flop: of one prompt. expert_*: one expert's slice on the
     rank, one layer. *_is_local: whether the part works on one attention rank's tokens instead of on all of the
     group's. row_bytes: one token's activations. slowest_stage: largest share of all layers in one pipeline stage.
-    verified: tokens that a request brings to one decode step; accepted: those that it gains. draft_steps: passes of
-    the drafting layer before it. num_kernels: of one pass. captured_requests: most of one attention rank whose step is
-    a CUDA graph. most_running: requests that one replica runs at once. release_age: see `release_age`.
+    prompt_shards: ranks that share a prompt's tokens: context parallelism without `--enable-prefill-cp` computes each
+    token on every one of them (layers/cp/base.py:279). verified: tokens that a request brings to one decode step;
+    accepted: those that it gains. draft_steps: passes of the drafting layer before it. num_kernels: of one pass.
+    captured_requests: most of one attention rank whose step is a CUDA graph. most_running: requests that one replica
+    runs at once. release_age: see `release_age`.
     """
 
     replicas: Number
     tp: Number
     pp: Number
     attn_dp: Number
-    attn_cp: Number
+    prompt_shards: Number
     attn_tp: Number
     moe_dp: Number
     ep: Number
@@ -127,7 +129,7 @@ def work_of(
         tp=layout.tp_size,
         pp=layout.pp_size,
         attn_dp=layout.attn_dp_size,
-        attn_cp=layout.attn_cp_size,
+        prompt_shards=layout.attn_cp_size if layout.enable_prefill_cp else 1,
         attn_tp=attn_tp,
         moe_dp=layout.moe_dp_size,
         ep=layout.ep_size,

@@ -111,7 +111,7 @@ def judged_line(
     launch = launch_of_line(asked, version)
     if asked.get("engine_version") is None:
         version = launch.container.version or version
-    given = replace(launch, env={**launch.env, **_env(asked.get("env"))})
+    given = replace(launch, env={**launch.env, **environment_of_line(asked)})
     layout = _layout(launch, version)
     cluster = _cluster(asked, layout, gpu_named or _found_gpu)
     visible = given.visible_gpus
@@ -126,7 +126,8 @@ def judged_line(
     decides = asked.get("n_gpus") is not None or asked.get("cluster") is not None
     if launch.notation is not None:
         on_nodes = launch.notation.literal_on(server.cluster)
-        checked = check_layout(on_nodes, server, suggest=suggest, memory_decides=decides)
+        others = from_argv(launch.behind).others
+        checked = check_layout(on_nodes, server, others=others, suggest=suggest, memory_decides=decides)
     else:
         checked = check_flags(launch.flags, server, suggest=suggest, memory_decides=decides)
     return JudgedLine(checked=checked, notes=tuple(_notes(launch, server.model)))
@@ -257,7 +258,9 @@ def _cluster(asked: Mapping[str, Any], layout: Layout, gpu_named: Callable[[str]
     return Cluster(gpu=gpu, gpus_per_node=needed["gpus_per_node"], num_nodes=needed["num_nodes"])
 
 
-def _env(env: Any) -> dict[str, str]:
+def environment_of_line(asked: Mapping[str, Any]) -> dict[str, str]:
+    """`env` of a line: names and values of the server's environment. Raises MalformedError."""
+    env = asked.get("env")
     if env is None:
         return {}
     if not isinstance(env, dict):

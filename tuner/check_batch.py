@@ -13,6 +13,7 @@ from search_spaces.errors import UserError
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 from tuner.batch_lines import Answer, judged_line, numbered, object_of, refuse_misspelled, unanswered
 from tuner.check_document import document
+from tuner.check_memory import format_notes, uncounted_notes
 from tuner.exit_code import Exit
 from tuner.voice import Voice
 
@@ -31,7 +32,8 @@ def answers(lines: Iterable[str | bytes], version: EngineVersion = NEWEST, *, su
             yield unanswered(number, asked, error)
             continue
         told = {"id": asked.get("id"), **document(judged.checked)}
-        yield Answer(fields={**told, "notes": list(judged.notes)} if judged.notes else told, is_answered=True)
+        notes = [*judged.notes, *uncounted_notes(judged.checked), *(format_notes(judged.checked) if suggest else ())]
+        yield Answer(fields={**told, "notes": notes} if notes else told, is_answered=True)
 
 
 def write_answers(lines: Iterable[str | bytes], version: EngineVersion = NEWEST) -> Exit:

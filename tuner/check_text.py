@@ -58,6 +58,8 @@ def title(launch: CheckedLaunch) -> Text:
     line.append(str(verdict.status), style=_STYLES[verdict.status])
     if verdict.violations:
         line.append(verdict.violations[0].stage.after_illegal)
+    if checked.excused is not None and not verdict.violations:
+        line.append(", memory not judged", style=_STYLES[Status.ADJUSTED])
     if checked.is_tight:
         line.append(", but likely to run out of memory while graphs are captured", style=_STYLES[Status.ADJUSTED])
     line.append(f": {launch.shown_flags} | {server.model.name} on {server.cluster.name}, SGLang {server.version}")
@@ -209,13 +211,21 @@ def _memory(checked: Checked) -> list[str]:
     fraction = f"{memory.mem_fraction_static:.3g}"
     if checked.ended is not None:
         return [f"  memory: {weights}: {_shortage(checked.ended)} at mem fraction {fraction}"]
+    if checked.excused is not None:
+        return [f"  memory: {weights} as they are counted: not judged, at mem fraction {fraction}"]
     if checked.is_at_the_edge:
         edge = f"mem fraction {fraction} leaves nothing for sure for the KV cache; say --mem-fraction-static"
         return [f"  memory: {weights}: at the edge, {edge}"]
     pools = f" in {memory.kv_replicas} pools" if memory.kv_replicas > 1 else ""
     pool = f"{_gib(memory.kv_pool_bytes)} for {memory.kv_tokens_total:,} tokens of KV cache{pools}"
-    fits = "the draft model, which is not counted, has to fit too" if checked.leaves_draft_out else "fits"
-    return [f"  memory: {weights}, {pool} at mem fraction {fraction}: {fits}"]
+    return [f"  memory: {weights}, {pool} at mem fraction {fraction}: {_how_it_fits(checked)}"]
+
+
+def _how_it_fits(checked: Checked) -> str:
+    if checked.leaves_draft_out:
+        return "the draft model, which is not counted, has to fit too"
+    deciding = next((each for each in checked.uncounted if each.decides), None)
+    return "fits" if deciding is None else f"fits without what {deciding.words} does, which is not counted"
 
 
 def _shortage(ended: Violation) -> str:
@@ -252,7 +262,9 @@ def outcome(checked: Checked) -> str:
     if verdict.violations:
         return f"illegal{verdict.violations[0].stage.after_illegal} ({verdict.violations[0].rule})"
     words = str(verdict.status)
-    if checked.memory is not None and checked.ended is None:
+    if checked.excused is not None:
+        words += ", memory not judged"
+    elif checked.memory is not None and checked.ended is None:
         weights = f"{_gib(checked.memory.weight_bytes)} of weights per GPU"
         words += f", {weights} without a draft model" if checked.leaves_draft_out else f", fits with {weights}"
     return words
@@ -265,7 +277,11 @@ def _nearest(checked: Checked) -> list[str]:
     if not suggestions:
         gpus = checked.server.cluster.name
         return ["", f"no legal layout of {checked.server.model.name} that fits was found on {gpus}"]
-    title = "nearest legal" if checked.suggestions_fit else "nearest legal, though no layout of this model fits here"
+    title = {
+        True: "nearest legal",
+        False: "nearest legal, though no layout of this model fits here",
+        None: f"nearest legal beside {', '.join(each.words for each in checked.uncounted)}, memory not judged",
+    }[checked.suggestions_fit]
     return ["", title, *(f"  {argv_text(near, checked.server.version)}" for near in suggestions)]
 
 

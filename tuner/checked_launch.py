@@ -8,9 +8,11 @@ from cost_models.fractions import workable_fractions
 from cost_models.memory_verdict import SMALLEST_REQUEST
 from search_spaces.layout import Layout
 from search_spaces.notation import Notation, Reading, readings
+from search_spaces.sglang.flags import from_argv
 from search_spaces.sglang.versions import NEWEST, OLDEST, EngineVersion
 from search_spaces.verdict import Stage, Status, Verdict
 from tuner.check_document import argv_text
+from tuner.check_memory import format_notes, uncounted_notes
 from tuner.checking import Checked, Server, check_anew, check_flags, check_layout
 from tuner.engine_opinion import Opinion
 from tuner.launch_words import Asked
@@ -59,7 +61,8 @@ def check_launch(asked: Asked, server: Server) -> CheckedLaunch:
         checked = check_flags(asked.flags, server)
         meant: tuple[Meant, ...] = ()
     else:
-        checked = check_layout(asked.notation.literal_on(server.cluster), server)
+        others = from_argv(asked.behind).others
+        checked = check_layout(asked.notation.literal_on(server.cluster), server, others=others)
         meant = _meant(asked.notation, checked)
     readable = not any(broken.stage is Stage.PARSE for broken in checked.verdict.violations)
     return CheckedLaunch(
@@ -102,7 +105,7 @@ def _notes(asked: Asked, checked: Checked) -> list[str]:
     told = (*checked.verdict.violations, *checked.verdict.adjustments)
     if checked.server.version != NEWEST and told:
         notes.append(f"files and lines are those of SGLang {NEWEST}, unless another release stands before them")
-    if any(word.partition("=")[0] == "--config" for word in asked.flags):
+    if checked.memory is None and "config" in checked.others:
         notes.append("what the file of --config sets is not read here")
     return notes
 
@@ -124,9 +127,11 @@ def _tight(checked: Checked) -> str:
 
 
 def _memory_notes(checked: Checked) -> list[str]:
-    """What `fits` does not say: a draft model that is not counted, and a KV cache too small to serve with."""
-    notes = []
+    """What `fits` does not say: what is not counted, a format that fits, a KV cache too small to serve with."""
+    notes = [*uncounted_notes(checked), *format_notes(checked)]
     model, held = checked.server.model, checked.memory
+    if any(each.may_free and Stage.KV_POOL in each.stages for each in checked.uncounted):
+        held = None
     if checked.leaves_draft_out:
         notes.append(
             "the draft model's weights and KV cache are not counted: what is said of memory is without them, and "
@@ -185,7 +190,7 @@ def _history(checked: Checked) -> tuple[VersionRange, ...]:
     found: list[VersionRange] = []
     for patch in range(OLDEST.patch, NEWEST.patch + 1):
         version = EngineVersion(NEWEST.major, NEWEST.minor, patch)
-        verdict = check_layout(layout, replace(server, version=version), suggest=False).verdict
+        verdict = check_layout(layout, replace(server, version=version), others=checked.others, suggest=False).verdict
         # What the words were rewritten to is no verdict of one release.
         ended = _ended(verdict, least=checked.verdict.status)
         if found and found[-1].outcome == ended:

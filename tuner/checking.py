@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
+from typing import Any
 
-from cost_models.memory import memory
-from cost_models.memory_types import Memory
-from cost_models.memory_verdict import MEMORY_RULES, memory_violation
+from cost_models.memory import fit, memory
+from cost_models.memory_types import DoesNotFit, Memory
+from cost_models.memory_verdict import MEMORY_RULES, SMALLEST_REQUEST, memory_violation
 from cost_models.setting import Setting
-from cost_models.weights import leaves_draft_out, weight_bytes_at_construction
+from cost_models.weights import leaves_draft_out, stage_weights, weight_bytes_at_construction
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
@@ -21,6 +22,7 @@ from search_spaces.sglang.flags import FlagError, from_argv
 from search_spaces.sglang.rules import how_far, judge, launch_of
 from search_spaces.sglang.suggestions import nearest_legal
 from search_spaces.sglang.target import Target
+from search_spaces.sglang.uncounted_memory import Uncounted, uncounted_memory
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 from search_spaces.verdict import Adjustment, Stage, Status, Verdict, Violation
 
@@ -59,9 +61,13 @@ class Checked:
 
     argument_stages: the verdict up to model construction alone, which the engine reaches without GPU memory.
     memory: on the fullest GPU; None where the model is not built, or where the static fraction is none.
-    ended: how memory runs out; None where it does not.
+    ended: how memory runs out; None where it does not, or where that is not judged.
+    excused: how it would run out without what `uncounted` may free; memory is not judged then.
     weight_bytes_rank0: bytes of the parameters that the first rank allocates before it loads the checkpoint.
-    suggestions_fit: whether the suggestions also fit; otherwise none of this model's layouts fits these GPUs.
+    suggestions_fit: whether the suggestions also fit; otherwise none of this model's layouts fits these GPUs. None
+        where memory is not judged.
+    others: the launch's options outside of its layout, by the engine's own names. uncounted: what of the launch
+        `memory` does not count.
     """
 
     server: Server
@@ -69,17 +75,22 @@ class Checked:
     argument_stages: Status
     memory: Memory | None = None
     ended: Violation | None = None
+    excused: Violation | None = None
     weight_bytes_rank0: int | None = None
-    suggestions_fit: bool = True
+    suggestions_fit: bool | None = True
+    others: Mapping[str, Any] = field(default_factory=dict)
+    uncounted: tuple[Uncounted, ...] = ()
 
     @property
     def fits(self) -> bool | None:
-        """Whether it fits the GPUs; None where it does not come to that, or where a draft model that is not counted has
-        to fit too.
+        """Whether it fits the GPUs; None where it does not come to that, where a draft model that is not counted has
+        to fit too, or where options that are not counted decide.
         """
-        if self.memory is None:
+        if self.memory is None or self.excused is not None:
             return None
-        if self.ended is None and self.leaves_draft_out:
+        if any(broken.stage in UP_TO_CONSTRUCTION for broken in self.verdict.violations):
+            return None
+        if self.ended is None and (self.leaves_draft_out or any(each.decides for each in self.uncounted)):
             return None
         return self.ended is None
 
@@ -91,14 +102,15 @@ class Checked:
     @property
     def is_tight(self) -> bool:
         """Whether it starts only if graphs and activations need less than is expected."""
-        if self.verdict.violations or self.server.cluster.gpu.is_cpu:
+        if self.verdict.violations or self.server.cluster.gpu.is_cpu or _may_free(self.uncounted, Stage.GRAPHS):
             return False
         return self.memory is not None and self.memory.is_tight
 
     @property
     def is_at_the_edge(self) -> bool:
         """Whether it fits only with less memory gone before the weights are loaded than is usual."""
-        return self.ended is None and self.memory is not None and self.memory.kv_tokens < 1
+        is_judged = self.ended is None and self.excused is None
+        return is_judged and self.memory is not None and self.memory.kv_tokens < 1
 
 
 def check_flags(words: Sequence[str], server: Server, *, suggest: bool = True, memory_decides: bool = True) -> Checked:
@@ -108,7 +120,12 @@ def check_flags(words: Sequence[str], server: Server, *, suggest: bool = True, m
     except FlagError as error:
         return _unreadable(words, error, server, suggest=suggest)
     return check_layout(
-        parsed.layout, server, adjustments=parsed.adjustments, suggest=suggest, memory_decides=memory_decides
+        parsed.layout,
+        server,
+        adjustments=parsed.adjustments,
+        others=parsed.others,
+        suggest=suggest,
+        memory_decides=memory_decides,
     )
 
 
@@ -117,10 +134,11 @@ def check_layout(
     server: Server,
     *,
     adjustments: Sequence[Adjustment] = (),
+    others: Mapping[str, Any] | None = None,
     suggest: bool = True,
     memory_decides: bool = True,
 ) -> Checked:
-    """adjustments: what reading the flags has already changed.
+    """adjustments: what reading the flags has already changed. others: the launch's options outside of the layout.
 
     memory_decides: whether a launch that is too large for the GPUs is illegal; otherwise that is only said by `fits`.
     """
@@ -129,13 +147,22 @@ def check_layout(
     verdict = replace(verdict, adjustments=(*adjustments, *verdict.adjustments))
     stages = {broken.stage for broken in verdict.violations}
     arguments = Status.ILLEGAL if stages & UP_TO_CONSTRUCTION else replace(verdict, violations=()).status
-    checked = Checked(server=server, verdict=verdict, argument_stages=arguments)
+    checked = Checked(
+        server=server,
+        verdict=verdict,
+        argument_stages=arguments,
+        others=others or {},
+        uncounted=_uncounted(others or {}, layout, verdict.effective, server),
+    )
     if not stages & _WITHOUT_MODEL and rank_groups(verdict.effective):
         checked = replace(
             checked, weight_bytes_rank0=weight_bytes_at_construction(model, cluster.gpu, verdict.effective)
         )
     if checked.weight_bytes_rank0 is not None and _has_share(verdict.effective):
         ended = memory_violation(model, cluster, verdict.effective, version=server.version)
+        excused = None
+        if ended is not None and _is_excused(ended, verdict.effective, server, checked.uncounted):
+            ended, excused = None, ended
         if ended is not None and memory_decides:
             verdict = replace(verdict, violations=_in_order((*verdict.violations, ended)))
         checked = replace(
@@ -143,6 +170,7 @@ def check_layout(
             verdict=verdict,
             memory=memory(model, cluster, verdict.effective, version=server.version),
             ended=ended,
+            excused=excused,
         )
     return checked if verdict.is_legal or not suggest else _with_suggestions(checked)
 
@@ -152,9 +180,34 @@ def _has_share(layout: Layout) -> bool:
     return layout.mem_fraction_static is None or 0 < layout.mem_fraction_static < 1
 
 
+def _uncounted(others: Mapping[str, Any], asked: Layout, run: Layout, server: Server) -> tuple[Uncounted, ...]:
+    target = Target(model=server.model, gpu=server.cluster.gpu)
+    return uncounted_memory(others, asked, run, target, server.version, server.env)
+
+
+def _may_free(uncounted: Sequence[Uncounted], stage: Stage) -> bool:
+    return any(each.may_free and stage in each.stages for each in uncounted)
+
+
+def _is_excused(ended: Violation, run: Layout, server: Server, uncounted: Sequence[Uncounted]) -> bool:
+    """Whether what is not counted may free as much as the effective layout `run` lacks."""
+    freeing = [each for each in uncounted if each.may_free and ended.stage in each.stages]
+    if not freeing or ended.stage is not Stage.WEIGHTS or any(each.most_bytes is None for each in freeing):
+        return bool(freeing)
+    found = fit(server.model, server.cluster, run, SMALLEST_REQUEST, version=server.version)
+    missing = found.shortfall_bytes if isinstance(found, DoesNotFit) else 0
+    return missing <= sum(each.most_bytes or 0 for each in freeing) + _two_layers_bytes(server, run)
+
+
+def _two_layers_bytes(server: Server, run: Layout) -> float:
+    """More than the largest tensor of a rank, by which offloading may go beyond its limit (utils/offloader.py:164)."""
+    ends = (stage_weights(server.model, run, stage, server.version) for stage in (0, run.pp_size - 1))
+    return 2 * max(sum(held.values()) for held in ends) / max(1, server.model.num_layers // run.pp_size)
+
+
 def check_anew(checked: Checked, layout: Layout) -> Checked:
-    """Another layout on the same server, without suggestions."""
-    return check_layout(layout, checked.server, suggest=False)
+    """Another layout on the same server with the same other options, without suggestions."""
+    return check_layout(layout, checked.server, others=checked.others, suggest=False)
 
 
 _ORDER = {stage: place for place, stage in enumerate(Stage)}
@@ -167,12 +220,19 @@ def _in_order(violations: Sequence[Violation]) -> tuple[Violation, ...]:
 
 def _with_suggestions(checked: Checked) -> Checked:
     verdict, server = checked.verdict, checked.server
-    fits = _may_fit(server)
-    found: tuple[Layout, ...] = ()
+    found: tuple[Layout, ...]
+    if _may_free(checked.uncounted, Stage.WEIGHTS):
+        found = nearest_legal(verdict.requested, server.cluster, _progress(server, _Room.FREED, checked.others))
+        return replace(checked, verdict=replace(verdict, suggestions=found), suggestions_fit=None)
+    fits: bool | None = _may_fit(server)
+    found = ()
     if fits:
         found = nearest_legal(verdict.requested, server.cluster, _progress(server, _Room.SURE)) or nearest_legal(
             verdict.requested, server.cluster, _progress(server, _Room.POSSIBLE)
         )
+    if not found and any(each.may_free for each in checked.uncounted):
+        found = nearest_legal(verdict.requested, server.cluster, _progress(server, _Room.FREED, checked.others))
+        fits = None if found else fits
     if not found and any(v.rule not in MEMORY_RULES for v in verdict.violations):
         fits = False
         found = nearest_legal(verdict.requested, server.cluster, _progress(server, _Room.ANY))
@@ -186,14 +246,18 @@ def _may_fit(server: Server) -> bool:
 
 
 class _Room(Enum):
-    """What is asked of a layout's memory: that it fits for sure, that it may, or nothing."""
+    """What is asked of a layout's memory: that it fits for sure, that it may, that it may with what is not counted, or
+    nothing.
+    """
 
     SURE = auto()
     POSSIBLE = auto()
+    FREED = auto()
     ANY = auto()
 
 
-def _progress(server: Server, room: _Room) -> Callable[[Layout], float | None]:
+def _progress(server: Server, room: _Room, others: Mapping[str, Any] | None = None) -> Callable[[Layout], float | None]:
+    """others: the launch's options outside of the layout, for `FREED`."""
     target = Target(model=server.model, gpu=server.cluster.gpu)
 
     def progress(layout: Layout) -> float | None:
@@ -202,10 +266,14 @@ def _progress(server: Server, room: _Room) -> Callable[[Layout], float | None]:
         if place is not None or room is _Room.ANY:
             return place
         ended = memory_violation(server.model, server.cluster, launch.effective, version=server.version)
+        if ended is not None and room is _Room.FREED:
+            uncounted = _uncounted(others or {}, layout, launch.effective, server)
+            if _is_excused(ended, launch.effective, server, uncounted):
+                return None
         if ended is not None:
             return _BEYOND_RULES + _ORDER[ended.stage]
         held = memory(server.model, server.cluster, launch.effective, version=server.version)
-        if room is _Room.POSSIBLE or held.kv_tokens:
+        if room is not _Room.SURE or held.kv_tokens:
             return None
         return _AT_THE_EDGE
 
@@ -216,7 +284,7 @@ def _unreadable(words: Sequence[str], error: FlagError, server: Server, *, sugge
     """Judged no further than the parser; suggested is what was probably meant, or what is legal near that."""
     meant = corrected(words, server.version) if suggest else None
     suggestions: tuple[Layout, ...] = ()
-    fits = True
+    fits: bool | None = True
     if meant is not None:
         inner = check_flags(meant, server)
         suggestions = (inner.verdict.requested,) if inner.verdict.is_legal else inner.verdict.suggestions

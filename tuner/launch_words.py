@@ -35,8 +35,9 @@ _OF_ONE_NODE = ("--node-rank", "--dist-init-addr", "--host", "--port")
 class Asked:
     """flags: launch flags, as the engine would get them. model: what they name to be served; empty where nothing.
     env: the server's environment, as far as it was given. origin: the file it was read from, if any.
-    notation: where no flags but a notation was given. claims: layouts that the file or a name in it claims.
-    container: what the server is started in. notes: what is left out of account, in words.
+    notation: where no flags but a notation was given; behind: flags that stand behind it, all that is no layout among
+    them. claims: layouts that the file or a name in it claims. container: what the server is started in. notes: what is
+    left out of account, in words.
     """
 
     flags: tuple[str, ...] = ()
@@ -44,6 +45,7 @@ class Asked:
     env: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
     notation: Notation | None = None
+    behind: tuple[str, ...] = ()
     claims: tuple[Notation, ...] = ()
     container: Container = field(default_factory=Container)
     notes: tuple[str, ...] = ()
@@ -209,12 +211,16 @@ def _plain(words: Sequence[str], env: Mapping[str, str] | None = None) -> Asked:
         rest = rest[1:]
     if rest and is_flag(rest[0]):
         return _asked(tuple(rest), given, "")
-    return Asked(notation=_with_flags(rest), env=given)
+    return Asked(notation=_with_flags(rest), behind=tuple(rest[_begin_of_flags(rest) :]), env=given)
+
+
+def _begin_of_flags(words: Sequence[str]) -> int:
+    return next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
 
 
 def _with_flags(words: Sequence[str]) -> Notation:
     """A notation, and flags of the layout behind it: `TP8 EP8 --mem-fraction-static 0.9`."""
-    begin = next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
+    begin = _begin_of_flags(words)
     notation = read_notation(" ".join(words[:begin]))
     if begin == len(words):
         return notation

@@ -37,9 +37,10 @@ from tuner.batch_lines import (
     unanswered,
 )
 from tuner.check_document import document as checked_document
+from tuner.check_memory import uncounted_notes
 from tuner.exit_code import Exit
 from tuner.predict_document import intervals_document, shortfall_document
-from tuner.predict_launch import too_large
+from tuner.predict_launch import is_unjudged, too_large
 from tuner.served_names import served_gpu, served_model
 from tuner.voice import Voice
 
@@ -177,7 +178,8 @@ def _launch(asked: Mapping[str, Any], version: EngineVersion) -> _Launch:
     )
     verdict = judged.checked.verdict
     if engine is ServingEngine.SGLANG:
-        return _Launch(judged=judged, engine=engine, layout=verdict.effective, runs=not verdict.violations)
+        runs = not verdict.violations and not is_unjudged(judged.checked)
+        return _Launch(judged=judged, engine=engine, layout=verdict.effective, runs=runs)
     layout = verdict.effective
     if not rank_groups(layout):
         raise UnsupportedError(f"no layout of {engine}: {verdict.violations[0].message}")
@@ -273,8 +275,9 @@ def _in_nodes(cluster: Cluster) -> Cluster:
 def _fields(line: _Line, estimate: Prediction | DoesNotFit | None) -> dict[str, Any]:
     launch = line.launch
     checked = checked_document(launch.judged.checked)
-    notes = [*launch.judged.notes, *unheeded(launch.judged.checked.server.env)]
     is_sglang = launch.engine is ServingEngine.SGLANG
+    notes = [*launch.judged.notes, *unheeded(launch.judged.checked.server.env)]
+    notes += uncounted_notes(launch.judged.checked) if is_sglang else []
     if not is_sglang:
         notes.append(f"what {launch.engine} would refuse is not known here: its layout is taken as legal")
     told = {
@@ -289,7 +292,9 @@ def _fields(line: _Line, estimate: Prediction | DoesNotFit | None) -> dict[str, 
         **dict.fromkeys(_NOTHING),
         "unproven": [],
     }
-    if isinstance(estimate, DoesNotFit):
+    if isinstance(estimate, DoesNotFit) and is_sglang and is_unjudged(launch.judged.checked, estimate):
+        told["fits"] = None
+    elif isinstance(estimate, DoesNotFit):
         told |= {
             "fits": False,
             "weight_bytes_per_gpu": estimate.memory.weight_bytes,

@@ -36,7 +36,7 @@ def shortfall_document(estimate: DoesNotFit) -> dict[str, Any]:
 def memory_document(held: Memory) -> dict[str, Any]:
     return {
         "total_bytes": held.total_bytes,
-        "parts": dict(held.parts),
+        "parts_bytes": dict(held.parts),
         "weight_bytes": held.weight_bytes,
         "kv_tokens": held.kv_tokens_total,
         "kv_pools": held.kv_replicas,

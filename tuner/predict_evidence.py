@@ -9,22 +9,37 @@ from typing import Any
 
 from cost_models.calibration import NO_CALIBRATION, Calibration, Observation, calibrate
 from cost_models.estimate import predict_if_it_fits
-from cost_models.prediction import ServingPoint
+from cost_models.prediction import Interval, ServingPoint
 from cost_models.setting import Setting
 from search_spaces.errors import UserError
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.workload import Workload
+from tuner.predict_document import interval_document
+from tuner.predict_trials import NO_TRIALS, Trials
+
+_Launch = tuple[Layout, tuple[tuple[str, str], ...]]
+"""A layout and what the server's environment says of its all-reduces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """A measured point beside what was predicted of it before anything was calibrated."""
+    """A measured point beside what was predicted of it before anything was calibrated, with its intervals."""
 
     measured: Observation
     tpot_s: float
     ttft_s: float
+    tpot_interval_s: Interval
+    ttft_interval_s: Interval
+
+    @property
+    def is_tpot_outside(self) -> bool:
+        return self.measured.tpot_s not in self.tpot_interval_s
+
+    @property
+    def is_ttft_outside(self) -> bool:
+        return self.measured.ttft_s is not None and self.measured.ttft_s not in self.ttft_interval_s
 
     @property
     def document(self) -> dict[str, Any]:
@@ -32,10 +47,17 @@ class Compared:
         return {
             "layout": seen.layout.label,
             "concurrency": seen.concurrency,
-            "tpot_ms": {"measured": seen.tpot_s * 1e3, "predicted": self.tpot_s * 1e3},
+            "tpot_ms": {
+                "measured": seen.tpot_s * 1e3,
+                "predicted": self.tpot_s * 1e3,
+                "interval": interval_document(self.tpot_interval_s, 1e3),
+                "is_outside": self.is_tpot_outside,
+            },
             "ttft_ms": {
                 "measured": None if seen.ttft_s is None else seen.ttft_s * 1e3,
                 "predicted": self.ttft_s * 1e3,
+                "interval": interval_document(self.ttft_interval_s, 1e3),
+                "is_outside": None if seen.ttft_s is None else self.is_ttft_outside,
             },
         }
 
@@ -44,7 +66,7 @@ class Compared:
 class Evidence:
     """origin: where the measurements come from. tpot_factor: by which the calibration moves the time per token at the
     measured points, as a geometric mean; ttft_factor: likewise. is_simulated: whether a simulated server gave them.
-    compared: each observation with its prediction.
+    compared: each observation with its prediction. trials: what a study says beyond its measurements.
     """
 
     observations: tuple[Observation, ...]
@@ -54,10 +76,21 @@ class Evidence:
     tpot_factor: float
     ttft_factor: float
     is_simulated: bool = False
+    trials: Trials = NO_TRIALS
+
+    @property
+    def measured_over_predicted(self) -> float:
+        """Of the time per token, as a geometric mean over the measured points, before anything was calibrated."""
+        logs = [math.log(each.measured.tpot_s / each.tpot_s) for each in self.compared]
+        return math.exp(sum(logs) / len(logs))
+
+    @property
+    def layouts(self) -> frozenset[Layout]:
+        return frozenset(each.layout for each in self.observations)
 
     @property
     def num_layouts(self) -> int:
-        return len({each.layout for each in self.observations})
+        return len(self.layouts)
 
     @property
     def told(self) -> str:
@@ -94,23 +127,26 @@ def gathered(
     *,
     origin: str,
     is_simulated: bool = False,
+    trials: Trials = NO_TRIALS,
 ) -> Evidence:
     """Raises UserError where there is nothing to learn from."""
     if not observations:
         raise UserError(f"{origin} holds no measured point: there is nothing to calibrate by")
     calibration = calibrate(model, cluster, workload, observations, setting=setting)
-    by_layout: dict[Layout, set[int]] = {}
+    by_launch: dict[_Launch, set[int]] = {}
     for each in observations:
-        by_layout.setdefault(each.layout, set()).add(each.concurrency)
+        by_launch.setdefault((each.layout, each.environment), set()).add(each.concurrency)
     moved = []
-    known_before: dict[tuple[Layout, int], ServingPoint] = {}
-    for layout, concurrencies in by_layout.items():
+    known_before: dict[tuple[_Launch, int], ServingPoint] = {}
+    for launch, concurrencies in by_launch.items():
+        layout, environment = launch
         load = replace(workload, concurrencies=tuple(sorted({1, *concurrencies})))
+        of_launch = replace(setting, environment=environment)
         before, after = (
-            predict_if_it_fits(model, cluster, layout, load, setting=setting, calibration=known).points
+            predict_if_it_fits(model, cluster, layout, load, setting=of_launch, calibration=known).points
             for known in (NO_CALIBRATION, calibration)
         )
-        known_before |= {(layout, point.concurrency): point for point in before}
+        known_before |= {(launch, point.concurrency): point for point in before}
         moved += [
             (math.log(new.tpot_s / old.tpot_s), math.log(new.ttft_s / old.ttft_s))
             for old, new in zip(before, after, strict=True)
@@ -119,8 +155,16 @@ def gathered(
     tpot_factor, ttft_factor = (math.exp(sum(logs) / len(logs)) for logs in zip(*moved, strict=True))
     compared = []
     for each in observations:
-        point = known_before[each.layout, each.concurrency]
-        compared.append(Compared(measured=each, tpot_s=point.tpot_s, ttft_s=point.ttft_s))
+        point = known_before[(each.layout, each.environment), each.concurrency]
+        compared.append(
+            Compared(
+                measured=each,
+                tpot_s=point.tpot_s,
+                ttft_s=point.ttft_s,
+                tpot_interval_s=point.tpot_interval_s,
+                ttft_interval_s=point.ttft_interval_s,
+            )
+        )
     return Evidence(
         observations=tuple(observations),
         compared=tuple(compared),
@@ -129,4 +173,5 @@ def gathered(
         tpot_factor=tpot_factor,
         ttft_factor=ttft_factor,
         is_simulated=is_simulated,
+        trials=trials,
     )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tuner.predict_evidence import Compared, Evidence
-from tuner.predict_words import figure, ms, wrapped
+from tuner.predict_words import figure, time_unit, wrapped
 from tuner.text_table import Column, table_lines
 
 _MOST_SHOWN = 12
+_OUTSIDE = "outside 95 %"
+_GAP = "  "
 
 
 def evidence_lines(evidence: Evidence | None, width: int) -> list[str]:
@@ -17,34 +19,43 @@ def evidence_lines(evidence: Evidence | None, width: int) -> list[str]:
     columns = [
         Column(title="measured", cells=[each.measured.layout.label for each in shown], is_number=False),
         Column(title="at once", cells=[str(each.measured.concurrency) for each in shown]),
-        Column(title="TPOT ms", cells=[ms(each.measured.tpot_s) for each in shown]),
-        Column(title="predicted", cells=[ms(each.tpot_s) for each in shown]),
-        Column(title="ratio", cells=[figure(each.tpot_s / each.measured.tpot_s) for each in shown]),
+        *_tpot(shown),
     ]
-    of_ttft = [
-        Column(title="TTFT ms", cells=[_measured_ttft(each) for each in shown]),
-        Column(title="predicted", cells=[ms(each.ttft_s) if _has(each) else "" for each in shown]),
-        Column(title="ratio", cells=[_ttft_ratio(each) for each in shown]),
-    ]
-    table = table_lines([*columns, *of_ttft], width - 2)
-    if len(table[0]) > width - 2:
-        table = table_lines(columns, width - 2)
-    left = len(evidence.compared) - len(shown)
+    whole = [*columns, *_ttft(shown)]
+    is_whole = sum(len(_GAP) + column.width for column in whole if any(column.cells)) - len(_GAP) <= width - 2
+    table = table_lines(whole if is_whole else columns, width - 2)
+    left = evidence.compared[_MOST_SHOWN:]
+    outside = sum(each.is_tpot_outside or each.is_ttft_outside for each in left)
+    more = f"  ... and {len(left)} more{f', {outside} of them {_OUTSIDE}' if outside else ''}"
+    keys = ["predicted: before calibration"]
+    keys += ["outside 95 %: of its interval then"] * any(_OUTSIDE in line for line in (*table, more))
+    keys += ["ratio: predicted over measured"] * ("ratio" in table[0])
     return [
         *wrapped(evidence.told, width),
         *(f"  {line}" for line in table),
-        *([f"  ... and {left} more"] if left else []),
-        *wrapped("  predicted: before calibration; ratio: predicted over measured", width),
+        *([more] if left else []),
+        *wrapped(f"  {'; '.join(keys)}", width),
     ]
 
 
-def _has(each: Compared) -> bool:
-    return each.measured.ttft_s is not None
+def _tpot(shown: tuple[Compared, ...]) -> list[Column]:
+    unit = time_unit([max(each.measured.tpot_s, each.tpot_s) for each in shown])
+    return [
+        Column(title=f"TPOT {unit.name}", cells=[unit.shown(each.measured.tpot_s) for each in shown]),
+        Column(title="predicted", cells=[unit.shown(each.tpot_s) for each in shown], priority=2),
+        Column(title="ratio", cells=[figure(each.tpot_s / each.measured.tpot_s) for each in shown], priority=1),
+        Column(title="", cells=[_OUTSIDE * each.is_tpot_outside for each in shown], is_number=False),
+    ]
 
 
-def _measured_ttft(each: Compared) -> str:
-    return "" if each.measured.ttft_s is None else ms(each.measured.ttft_s)
-
-
-def _ttft_ratio(each: Compared) -> str:
-    return "" if each.measured.ttft_s is None else figure(each.ttft_s / each.measured.ttft_s)
+def _ttft(shown: tuple[Compared, ...]) -> list[Column]:
+    """Empty where no time to first token was measured."""
+    measured = [each.measured.ttft_s for each in shown]
+    pairs = list(zip(measured, shown, strict=True))
+    unit = time_unit([max(seen, each.ttft_s) for seen, each in pairs if seen is not None])
+    return [
+        Column(title=f"TTFT {unit.name}", cells=["" if seen is None else unit.shown(seen) for seen in measured]),
+        Column(title="predicted", cells=["" if seen is None else unit.shown(each.ttft_s) for seen, each in pairs]),
+        Column(title="ratio", cells=["" if seen is None else figure(each.ttft_s / seen) for seen, each in pairs]),
+        Column(title="", cells=[_OUTSIDE * each.is_ttft_outside for each in shown], is_number=False),
+    ]

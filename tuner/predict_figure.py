@@ -6,6 +6,7 @@ import html
 import io
 from pathlib import Path
 
+from cost_models.prediction import COVERAGE
 from search_spaces.errors import MalformedError, UserError
 from tuner.predict_plot import curves
 from tuner.predict_space import Ranking
@@ -38,7 +39,7 @@ def write_figure(ranking: Ranking, path: Path) -> None:
             marker="o",
             markersize=4,
             linewidth=1.5 if place else 2.5,
-            label=curve.name,
+            label=curve.legend,
             zorder=2 + len(drawn) - place,
         )
     axes.plot(
@@ -51,14 +52,17 @@ def write_figure(ranking: Ranking, path: Path) -> None:
         label=front.name,
         zorder=len(drawn) + 3,
     )
-    for point in best.points:
+    for place, point in enumerate(best.points):
         per_gpu = point.output_tok_per_s_interval
         axes.plot(
             [1 / point.tpot_s] * 2,
             [per_gpu.low / best.layout.num_gpus, per_gpu.high / best.layout.num_gpus],
             color="0.6",
             linewidth=1,
+            label=None if place else f"where {100 * COVERAGE:.0f} % of measurements of the first should lie",
         )
+    if measured := measured_points(ranking):
+        axes.plot(*zip(*measured, strict=True), "x", color="black", label="measured", zorder=len(drawn) + 4)
     axes.set_xlabel("output tokens per second per user")
     axes.set_ylabel("output tokens per second per GPU")
     axes.set_title(title(ranking))
@@ -74,6 +78,20 @@ def write_figure(ranking: Ranking, path: Path) -> None:
         path.write_bytes(content)
     except OSError as error:
         raise UserError(f"--plot {path} cannot be written: {error.strerror}") from None
+
+
+def measured_points(ranking: Ranking) -> list[tuple[float, float]]:
+    """Tokens per second per user and per GPU of each; a throughput that was not told is what its times make of it."""
+    if ranking.evidence is None:
+        return []
+    tokens = ranking.workload.output_tokens
+    found = []
+    for each in ranking.evidence.compared:
+        seen = each.measured
+        ttft_s = each.ttft_s if seen.ttft_s is None else seen.ttft_s
+        rate = seen.output_tok_per_s or seen.concurrency * tokens / (ttft_s + (tokens - 1) * seen.tpot_s)
+        found.append((1 / seen.tpot_s, rate / seen.layout.num_gpus))
+    return found
 
 
 def title(ranking: Ranking) -> str:

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cost_models.calibration import NO_CALIBRATION
 from cost_models.communication import MEASURED_HERE, all_reduce
-from cost_models.estimate import predict
+from cost_models.estimate import predict_for_comparison
 from cost_models.fractions import workable_fractions
 from cost_models.memory import fit
 from cost_models.memory_types import DoesNotFit, Remedy
 from cost_models.memory_verdict import SMALLEST_REQUEST
+from cost_models.posterior import Sweep
 from cost_models.prediction import Prediction, ServingPoint
 from search_spaces.layout import Layout
-from search_spaces.sglang.all_reduce import AllReduceChoice, all_reduce_choice
+from search_spaces.sglang.all_reduce import AllReduceChoice, AllReducePath, all_reduce_choice
 from search_spaces.sglang.rules import launch_of
 from search_spaces.sglang.target import Target
 from search_spaces.workload import Workload
 from tuner.checked_launch import CheckedLaunch
 from tuner.checking import Checked, Server, check_anew
 from tuner.predict_evidence import Evidence
+from tuner.predict_switch import Switched, switched
+from tuner.predict_trials import Died
 
 USUAL_FRACTION = 0.9
 """What is suggested where it works."""
@@ -36,16 +39,19 @@ class Fractions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedLaunch:
-    """estimate: None where the launch is illegal. all_reduce: None on one GPU, or where nothing is predicted.
-    works_as: the launch with a memory fraction that works, where its own is all that is wrong. asked: concurrencies
-    to show; empty: all.
+    """estimate: None where the launch is illegal, or where options that are not counted decide whether it fits. sweep:
+    what its intervals follow from. all_reduce: None on one GPU, or where nothing is predicted. switched: what another
+    environment would change. works_as: the launch with a memory fraction that works, where its own is all that is
+    wrong. asked: concurrencies to show; empty: all.
     """
 
     launch: CheckedLaunch
     workload: Workload
     estimate: Prediction | DoesNotFit | None
     fractions: Fractions
+    sweep: Sweep | None = None
     all_reduce: AllReduceChoice | None = None
+    switched: Switched | None = None
     evidence: Evidence | None = None
     works_as: Layout | None = None
     asked: tuple[int, ...] = ()
@@ -57,6 +63,11 @@ class PredictedLaunch:
     def points_of(self, estimate: Prediction) -> tuple[ServingPoint, ...]:
         """Those that were asked for."""
         return tuple(point for point in estimate.points if not self.asked or point.concurrency in self.asked)
+
+    @property
+    def is_unjudged(self) -> bool:
+        """Whether it is legal, and nothing is told since options that are not counted decide whether it fits."""
+        return self.estimate is None and not self.launch.checked.verdict.violations
 
     @property
     def layout(self) -> Layout:
@@ -72,14 +83,40 @@ class PredictedLaunch:
         curve = all_reduce(cluster, self.layout.tp_size, self.all_reduce.path)
         if curve is None:
             return ""
-        if cluster.fabric is not None and MEASURED_HERE in curve.source:
-            return f"{curve.source} ({cluster.fabric.source})"
-        return f"measured elsewhere: {curve.source}" if curve.is_measured else f"estimated: {curve.source}"
+        here = cluster.fabric is not None and MEASURED_HERE in curve.source
+        source = f"{curve.source} ({cluster.fabric.source})" if cluster.fabric is not None and here else curve.source
+        if self.all_reduce.path is AllReducePath.SHARED_MEMORY:
+            return f"estimated: {source}; the engine's own way through shared memory was not measured"
+        if not curve.is_measured:
+            return f"estimated: {source}"
+        return source if here else f"measured elsewhere: {source}"
 
     @property
     def max_concurrency(self) -> int:
         """Requests that run at once; 0 where nothing runs."""
         return self.estimate.memory.max_concurrency(self.workload) if isinstance(self.estimate, Prediction) else 0
+
+    @property
+    def died(self) -> Died | None:
+        """How it ended in the study that it is calibrated by."""
+        return None if self.evidence is None else self.evidence.trials.how_it_died(self.layout)
+
+    def peak_of(self, estimate: Prediction) -> ServingPoint:
+        """Of the points that were asked for."""
+        return replace(estimate, points=self.points_of(estimate)).peak
+
+    def may_peak_above(self, estimate: Prediction) -> bool:
+        """Whether more requests in flight than were asked for may give more tokens per second."""
+        top = self.points_of(estimate)[-1].concurrency
+        is_at_the_top = self.peak_of(estimate).concurrency == top < self.max_concurrency
+        return is_at_the_top and len(self.asked) != 1
+
+
+def is_unjudged(checked: Checked, lacking: DoesNotFit | None = None) -> bool:
+    """Whether options that are not counted may free what it lacks: beyond what `tune check` asks for, `lacking`."""
+    if lacking is None:
+        return checked.excused is not None
+    return any(each.may_free and lacking.stage in each.stages for each in checked.uncounted)
 
 
 def too_large(checked: Checked) -> DoesNotFit | None:
@@ -111,16 +148,28 @@ def predict_launch(
         )
     workload.check_against(model)
     workload.check_drafts(layout)
+    untold = PredictedLaunch(launch=launch, workload=workload, estimate=None, fractions=NO_FRACTIONS)
+    if is_unjudged(launch.checked):
+        return untold
     calibration = NO_CALIBRATION if evidence is None else evidence.calibration
-    estimate = predict(model, cluster, layout, workload, setting=server.setting, calibration=calibration)
+    (found,) = predict_for_comparison(
+        model, cluster, (layout,), workload, setting=server.setting, calibration=calibration
+    )
+    estimate, sweep = (found, None) if isinstance(found, DoesNotFit) else found
+    if isinstance(estimate, DoesNotFit) and is_unjudged(launch.checked, estimate):
+        return untold
     return PredictedLaunch(
         launch=launch,
         workload=workload,
         estimate=estimate,
         fractions=_fractions(server, verdict.requested, layout, workload),
+        sweep=sweep,
         all_reduce=all_reduce_choice(model, cluster, layout, server.version, environment=server.env)
         if layout.tp_size > 1
         else None,
+        switched=None
+        if isinstance(estimate, DoesNotFit)
+        else switched(model, cluster, estimate, workload, setting=server.setting, calibration=calibration),
         evidence=evidence,
         works_as=_with_another_fraction(launch.checked, estimate, workload)
         if isinstance(estimate, DoesNotFit)

@@ -17,6 +17,7 @@ from tuner.predict_document import (
     workload_document,
 )
 from tuner.predict_launch import PredictedLaunch, too_large
+from tuner.predict_sureness import parts_of
 
 
 def document(predicted: PredictedLaunch) -> dict[str, Any]:
@@ -28,6 +29,8 @@ def document(predicted: PredictedLaunch) -> dict[str, Any]:
     if isinstance(estimate, DoesNotFit):
         lacking = estimate
         checked = {**checked, "fits": False, "kv_tokens": None}
+    elif predicted.is_unjudged:
+        checked = {**checked, "fits": None, "kv_tokens": None}
     return {
         "model": server.model.name,
         "cluster": server.cluster.name,
@@ -44,6 +47,7 @@ def document(predicted: PredictedLaunch) -> dict[str, Any]:
 
 def _prediction(predicted: PredictedLaunch, estimate: Prediction) -> dict[str, Any]:
     fractions, choice = predicted.fractions, predicted.all_reduce
+    peak = predicted.peak_of(estimate)
     return {
         "memory": memory_document(estimate.memory),
         "mem_fraction_static": {
@@ -61,24 +65,36 @@ def _prediction(predicted: PredictedLaunch, estimate: Prediction) -> dict[str, A
             "source": choice.source,
             "times": predicted.all_reduce_times,
             "not_heeded": list(unheeded(predicted.server.env)),
+            "switched": None if predicted.switched is None else predicted.switched.document,
         },
-        "decode_step": _step(estimate.step, 1),
-        "peak_decode_step": _step(estimate.peak_step, estimate.peak.concurrency),
-        "prefill": _step(estimate.prefill, 1),
+        "decode_step": _step(estimate.step, 1, 1),
+        "peak_decode_step": _step(
+            estimate.peak_step,
+            estimate.peak.concurrency,
+            min(estimate.peak.concurrency, predicted.max_concurrency),
+        ),
+        "prefill": _step(estimate.prefill, 1, 1),
         "points": points_document(estimate, predicted.points_of(estimate)),
         "peak": {
-            "concurrency": estimate.peak.concurrency,
-            "output_tok_s": estimate.peak.output_tok_per_s,
-            "interval": interval_document(estimate.peak.output_tok_per_s_interval),
+            "concurrency": peak.concurrency,
+            "output_tok_s": peak.output_tok_per_s,
+            "interval": interval_document(peak.output_tok_per_s_interval),
+            "may_lie_above": predicted.may_peak_above(estimate),
         },
         "unproven": list(estimate.unproven),
+        "interval_parts": []
+        if predicted.sweep is None
+        else [part.document for part in parts_of(estimate, predicted.sweep)],
+        "died": None if predicted.died is None else predicted.died.document,
         "calibration": None if predicted.evidence is None else predicted.evidence.document,
     }
 
 
-def _step(step: StepTime, concurrency: int) -> dict[str, Any]:
+def _step(step: StepTime, concurrency: int, running: int) -> dict[str, Any]:
+    """running: of the requests in flight, those that run at once."""
     return {
         "concurrency": concurrency,
+        "running": running,
         "total_ms": step.total_s * 1e3,
         "parts_ms": {name: seconds * 1e3 for name, seconds in step.parts},
     }

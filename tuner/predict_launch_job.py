@@ -32,5 +32,5 @@ def run(request: PredictRequest, *, json_output: bool) -> Exit:
         for number, each in enumerate(predicted):
             lines = predict_text.report(each, voice.width, is_plain=voice.is_plain)
             voice.result(*([""] if number else []), *lines)
-    runs = all(isinstance(each.estimate, Prediction) for each in predicted)
+    runs = all(each.is_unjudged or isinstance(each.estimate, Prediction) for each in predicted)
     return Exit.DONE if runs else Exit.ILLEGAL

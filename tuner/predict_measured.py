@@ -13,12 +13,14 @@ from search_spaces.errors import MalformedError, UserError
 from search_spaces.layout import MOST_GPUS, Layout
 from search_spaces.model import Model
 from search_spaces.workload import MOST_ACCEPTED, MOST_CONCURRENT, Workload
-from tuner.batch_lines import launch_of_line, numbered, object_of, refuse_misspelled
+from tuner.batch_lines import environment_of_line, launch_of_line, numbered, object_of, refuse_misspelled
 from tuner.checking import Checked, Server, check_flags, check_layout
 from tuner.served_names import served_gpu, served_model
 from tuner.standard_input import standard_input
 
-_KEYS = ("id", "flags", "argv", "concurrency", "tpot_ms", "ttft_ms", "isl", "osl", "input_tokens", "output_tokens")
+_KEYS = (
+    "id", "flags", "argv", "env", "concurrency", "tpot_ms", "ttft_ms", "isl", "osl", "input_tokens", "output_tokens",
+)  # fmt: skip
 _SIZES = {"tp": "tp_size", "moe_ep": "ep_size", "attention_dp": "attn_dp_size", "pp": "pp_size"}
 """How lines for `tune validate` name the sizes of a layout, and the fields of `Layout`."""
 _OF_VALIDATE = (
@@ -27,12 +29,14 @@ _OF_VALIDATE = (
 )  # fmt: skip
 _LENGTHS = {"input_tokens": ("isl", "input_tokens"), "output_tokens": ("osl", "output_tokens")}
 _LONGEST_S = 1e6
+_MOST_TOK_PER_S = 1e9
 
 
 def measured_in_file(word: str, server: Server, workload: Workload) -> tuple[Observation, ...]:
-    """`--measured`: a layout, `concurrency`, `tpot_ms` and, where it is known, `ttft_ms` of each line.
+    """`--measured`: a layout, `concurrency`, `tpot_ms` and, where known, `ttft_ms` and `output_tok_s` of each line.
 
-    The layout is `flags` or `argv`, or sizes under the names that `tune validate` reads. All of one model on one
+    The layout is `flags` or `argv`, or sizes under the names that `tune validate` reads; variables of the server's
+    environment stand in `argv` or `env`. All of one model on one
     cluster under one load: those of the command; a line that says others is refused. Raises UserError with the line's
     number.
     """
@@ -64,10 +68,21 @@ def _observation(asked: dict[str, Any], server: Server, workload: Workload) -> O
         raise MalformedError(f"concurrency is a count from 1 to {MOST_CONCURRENT} (got {concurrency!r})")
     tpot_s, ttft_s = _seconds(asked, "tpot_ms"), _seconds(asked, "ttft_ms")
     if tpot_s is None:
-        raise MalformedError("a line says tpot_ms")
+        raise MalformedError(
+            "tpot_ms is missing: the mean time per output token after the first, in milliseconds (a throughput alone "
+            "says nothing of the time to first token)"
+        )
     _refuse_other_load(asked, workload)
     _refuse_other_server(asked, server)
-    seen = Observation(layout=_layout(asked, server), concurrency=concurrency, tpot_s=tpot_s, ttft_s=ttft_s)
+    layout, environment = _launch(asked, server)
+    seen = Observation(
+        layout=layout,
+        concurrency=concurrency,
+        tpot_s=tpot_s,
+        ttft_s=ttft_s,
+        output_tok_per_s=_rate(asked),
+        environment=environment,
+    )
     _refuse_the_impossible(seen, server, workload)
     return seen
 
@@ -79,6 +94,15 @@ def _seconds(asked: dict[str, Any], name: str) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LONGEST_S * 1e3:
         raise MalformedError(f"{name} is a time above 0 in milliseconds (got {str(value)[:40]})")
     return value / 1e3
+
+
+def _rate(asked: dict[str, Any]) -> float | None:
+    value = asked.get("output_tok_s")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST_TOK_PER_S:
+        raise MalformedError(f"output_tok_s is a rate above 0 in tokens per second (got {str(value)[:40]})")
+    return float(value)
 
 
 def _refuse_other_load(asked: Mapping[str, Any], workload: Workload) -> None:
@@ -138,26 +162,30 @@ def _refuse_the_impossible(seen: Observation, server: Server, workload: Workload
         )
 
 
-def _layout(asked: dict[str, Any], server: Server) -> Layout:
-    """As it ran."""
+def _launch(asked: dict[str, Any], server: Server) -> tuple[Layout, tuple[tuple[str, str], ...]]:
+    """As it ran, in the environment that the line says, which is none of the launch that is asked about.
+
+    What was measured fitted, whatever the memory model says.
+    """
     sizes = _sizes(asked)
     if sizes and asked.get("flags") is None and asked.get("argv") is None:
         asked = {**asked, "flags": {}}
     launch = launch_of_line(asked, server.version)
+    server = replace(server, env={**launch.env, **environment_of_line(asked)})
     checked: Checked = (
-        check_layout(launch.notation.literal_on(server.cluster), server, suggest=False)
+        check_layout(launch.notation.literal_on(server.cluster), server, suggest=False, memory_decides=False)
         if launch.notation is not None
-        else check_flags(launch.flags, server, suggest=False)
+        else check_flags(launch.flags, server, suggest=False, memory_decides=False)
     )
     if sizes:
-        checked = check_layout(checked.verdict.requested.changed(**sizes), server, suggest=False)
+        checked = check_layout(checked.verdict.requested.changed(**sizes), server, suggest=False, memory_decides=False)
     if checked.verdict.violations:
         broken = checked.verdict.violations[0]
         raise MalformedError(
             f"it was measured, but SGLang {server.version} refuses it ({broken.rule}): {broken.message}; say what it "
             "ran on with --engine-version, --model and --cluster"
         )
-    return checked.verdict.effective
+    return checked.verdict.effective, server.setting.environment
 
 
 def _sizes(asked: Mapping[str, Any]) -> dict[str, int | float]:

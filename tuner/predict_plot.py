@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tuner.predict_space import Ranked, Ranking, pareto_front
 from tuner.predict_words import prose
@@ -15,6 +17,9 @@ _COLOURS = ("blue", "magenta", "green", "yellow", "cyan")
 _SAME = 0.02
 """Curves that are nowhere farther apart would be drawn on one another."""
 _HEIGHT = 18
+_MOST_COLUMNS = 120
+_MARGIN = 5
+"""Of the legend's names, where letters stand before them."""
 _BORDER = 16
 """Columns of the frame and of the labels on the right."""
 _ASCII = str.maketrans("┌┐└┘│─▁", "++++|-_")
@@ -22,11 +27,17 @@ _ASCII = str.maketrans("┌┐└┘│─▁", "++++|-_")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Curve:
-    """x: tok/s per user; y: tok/s per GPU; one point for each concurrency."""
+    """x: tok/s per user; y: tok/s per GPU; one point for each concurrency. num_alike: others that lie on it."""
 
     name: str
     x: tuple[float, ...]
     y: tuple[float, ...]
+    num_alike: int = 0
+
+    @property
+    def legend(self) -> str:
+        others = f" and {self.num_alike} other{'s' * (self.num_alike != 1)} that lie{'s' * (self.num_alike == 1)} on it"
+        return f"{self.name}{others if self.num_alike else ''}"
 
 
 def leading(ranking: Ranking, most: int = NUM_CURVES) -> tuple[Ranked, ...]:
@@ -49,9 +60,13 @@ def _differ(one: Ranked, other: Ranked) -> bool:
 def curves(ranking: Ranking) -> tuple[Curve, ...]:
     """The points of the front, then the leading layouts, best first."""
     front = pareto_front(ranking.ranked)
+    drawn = leading(ranking)
+    alike = Counter(
+        next((place for place, other in enumerate(drawn) if not _differ(each, other)), None) for each in ranking.ranked
+    )
     return (
         Curve(name=_FRONT, x=tuple(point[0] for point in front), y=tuple(point[1] for point in front)),
-        *(_curve_of(each) for each in leading(ranking)),
+        *(replace(_curve_of(each), num_alike=alike[place] - 1) for place, each in enumerate(drawn)),
     )
 
 
@@ -79,7 +94,7 @@ def terminal_plot(ranking: Ranking, width: int, *, is_plain: bool, in_colour: bo
         xs=[list(drawn[i].x) for i in order],
         ys=[list(drawn[i].y) for i in order],
         lines=[i > 0 for i in order],
-        width=max(min(width - _BORDER, 90), 20),
+        width=max(min(width - _BORDER, _MOST_COLUMNS), 20),
         height=_HEIGHT,
         x_min=0,
         y_min=0,
@@ -91,7 +106,7 @@ def terminal_plot(ranking: Ranking, width: int, *, is_plain: bool, in_colour: bo
         f"drawn: {_of_how_many(len(drawn) - 1)} by {ranking.objective}; the first lies above the others",
     ]
     lines = ["", *prose(title, width), *text.split("\n")]
-    lines += _legend(drawn, marks, in_colour=in_colour, in_letters=in_letters)
+    lines += _legend(drawn, marks, width, in_colour=in_colour, in_letters=in_letters)
     return [line.translate(_ASCII) for line in lines] if is_plain else lines
 
 
@@ -99,9 +114,14 @@ def _of_how_many(number: int) -> str:
     return f"the best {number} shapes whose curves differ" if number > 1 else "the best shape"
 
 
-def _legend(drawn: Sequence[Curve], marks: Sequence[str], *, in_colour: bool, in_letters: bool) -> list[str]:
+def _legend(
+    drawn: Sequence[Curve], marks: Sequence[str], width: int, *, in_colour: bool, in_letters: bool
+) -> list[str]:
     codes = (37, 34, 35, 32, 33, 36)
-    return [
-        f"\x1b[{code}m{mark if in_letters else '██'}\x1b[0m {curve.name}" if in_colour else f"  {mark}  {curve.name}"
-        for curve, mark, code in zip(drawn, marks, codes, strict=False)
-    ]
+    margin = _MARGIN if not in_colour else 2 if in_letters else 3
+    lines = []
+    for curve, mark, code in zip(drawn, marks, codes, strict=False):
+        shown = f"\x1b[{code}m{mark if in_letters else '██'}\x1b[0m " if in_colour else f"  {mark}  "
+        first, *rest = textwrap.wrap(curve.legend, max(width - margin, 20), break_long_words=False)
+        lines += [shown + first, *(" " * margin + more for more in rest)]
+    return lines

@@ -1,28 +1,21 @@
-"""A ranking told to people and as a JSON object."""
+"""A ranking told to people."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from cost_models.prediction import COVERAGE
 from tuner.check_document import argv_text
-from tuner.predict_document import (
-    interval_document,
-    memory_document,
-    points_document,
-    shortfall_document,
-    workload_document,
-)
 from tuner.predict_evidence_text import evidence_lines
-from tuner.predict_space import Ranked, Ranking, pareto_front
-from tuner.predict_words import TOP_OF_THE_LADDER, figure, gib, load_line, ms, prose, span
+from tuner.predict_space import Ranked, Ranking
+from tuner.predict_words import TOP_OF_THE_LADDER, figure, gib, load_line, prose, said_time, span, time_unit
 from tuner.text_table import Column, table_lines
 
 _CAPTION = (
     "one row a shape, at the mem fraction that does best, by the other objective too; the engine's own where none does "
-    "better; at: concurrency of the peak; c1: concurrency 1"
+    "better"
 )
+_OF_COLUMNS = {"at": "at: concurrency of the peak", "c1": "c1: concurrency 1"}
+"""What titles stand for, told where they are shown."""
 
 
 def report(ranking: Ranking, width: int, limit: int | None) -> list[str]:
@@ -36,10 +29,25 @@ def report(ranking: Ranking, width: int, limit: int | None) -> list[str]:
     return [
         *prose(opening, width),
         *evidence_lines(ranking.evidence, width),
-        *_table(ranking, shown, width),
-        *prose(_more(ranking, shown), width),
+        *prose(_measured_best(ranking), width),
+        *(table := _table(ranking, shown, width)),
+        *prose(_more(ranking, shown, table), width),
+        *prose(_died(ranking), width),
         *_standing(ranking, width),
     ]
+
+
+def _measured_best(ranking: Ranking) -> list[str]:
+    best = None if ranking.evidence is None else ranking.evidence.trials.best.get(ranking.objective)
+    return [] if best is None else [best.told(ranking.objective)]
+
+
+def _died(ranking: Ranking) -> list[str]:
+    died = ranking.died
+    if not died:
+        return []
+    what = f"{len(died)} layouts died in that study and are" if len(died) > 1 else "1 layout died in that study and is"
+    return [f"{what} not ranked: {', '.join(each.told for each in died)}"]
 
 
 def headline(ranking: Ranking) -> str:
@@ -58,6 +66,8 @@ def _table(ranking: Ranking, shown: Sequence[Ranked], width: int) -> list[str]:
     one_first, peak_first = (0, 2)[is_peak], (2, 0)[is_peak]
     points = [(each.prediction.points[0], each.prediction.peak) for each in shown]
     held = [each.prediction.memory for each in shown]
+    of_token = time_unit([one.tpot_interval_s.high for one, _ in points])
+    of_first = time_unit([one.ttft_s for one, _ in points])
     columns = [
         Column(title="#", cells=[f"{number}" for number in range(1, len(shown) + 1)]),
         Column(
@@ -82,39 +92,50 @@ def _table(ranking: Ranking, shown: Sequence[Ranked], width: int) -> list[str]:
             ],
             priority=7,
         ),
-        Column(title="c1 ms/token", cells=[ms(one.tpot_s) for one, _ in points], priority=one_first),
+        Column(
+            title=f"c1 {of_token.name}/token",
+            cells=[of_token.shown(one.tpot_s) for one, _ in points],
+            priority=one_first,
+        ),
         Column(
             title="",
-            cells=[f"({span(one.tpot_interval_s, 1e3)})" for one, _ in points],
+            cells=[f"({span(one.tpot_interval_s, of_token.per_s)})" for one, _ in points],
             is_number=False,
             priority=8 if is_peak else 1,
         ),
-        Column(title="c1 TTFT ms", cells=[ms(one.ttft_s) for one, _ in points], priority=9),
+        Column(title=f"c1 TTFT {of_first.name}", cells=[of_first.shown(one.ttft_s) for one, _ in points], priority=9),
         Column(title="weights/GPU", cells=[gib(each.weight_bytes) for each in held], priority=4),
         Column(title="mem", cells=[f"{each.mem_fraction_static:.3g}" for each in held], priority=3),
         Column(title="KV tokens", cells=[f"{each.kv_tokens_total:,}" for each in held], priority=5),
-        Column(title="", cells=[each.risk for each in held], is_number=False, priority=3),
+        Column(title="", cells=[_risk(ranking, each) for each in shown], is_number=False, priority=3),
     ]
     return ["", *table_lines(columns, width)]
 
 
-def _more(ranking: Ranking, shown: Sequence[Ranked]) -> list[str]:
+def _risk(ranking: Ranking, each: Ranked) -> str:
+    """Empty where it was measured: then it has not run out of memory."""
+    is_measured = ranking.evidence is not None and each.candidate.effective in ranking.evidence.layouts
+    return "" if is_measured else each.prediction.memory.risk
+
+
+def _more(ranking: Ranking, shown: Sequence[Ranked], table: Sequence[str]) -> list[str]:
     left = len(ranking.ranked) - len(shown)
     more = [f"... and {left} more: --all shows them, --pin narrows them down"] if left else []
-    return [
-        *more,
-        _CAPTION,
-    ]
+    titles = " ".join(table[:2]).split()
+    return [*more, "; ".join((_CAPTION, *(told for title, told in _OF_COLUMNS.items() if title in titles)))]
 
 
 def _standing(ranking: Ranking, width: int) -> list[str]:
-    lines = ["", *_told_apart(ranking)]
     best = ranking.best
+    at = ranking.deciding_concurrency
+    lines = ["", *_told_apart(ranking), *_slower_than_predicted(ranking)]
     if best.prediction.unproven:
         lines.append(f"what the first rests on is not proven: {'; '.join(best.prediction.unproven)}")
-    at = ranking.deciding_concurrency
+    if ranking.switched is not None and ranking.switched.matters:
+        lines.append(f"the first {ranking.switched.told}")
     if ranking.peaks_at_the_top:
-        lines += [f"the first peaks at concurrency {at}{TOP_OF_THE_LADDER}", *_beyond(ranking)]
+        lines.append(f"the first peaks at concurrency {at}{TOP_OF_THE_LADDER}")
+    lines += _beyond(ranking)
     limit = next((each for each in best.prediction.limits if each.concurrency == at), None)
     if limit is not None:
         lines.append(
@@ -122,16 +143,32 @@ def _standing(ranking: Ranking, width: int) -> list[str]:
             f"({limit.bound_by})"
         )
     told = [*prose(lines, width), "the first is launched with", f"  {_argv(ranking, best)}"]
-    proven = ranking.best_proven
-    if proven is None or proven is best:
-        return told
-    shown = f"{ms(proven.value)} ms/token" if not ranking.objective.maximise else f"{figure(proven.value)} tok/s"
-    place = next(place for place, each in enumerate(ranking.ranked, start=1) if each is proven)
+    return [*told, *_safest(ranking, width)]
+
+
+def _safest(ranking: Ranking, width: int) -> list[str]:
+    safest = ranking.safest
+    if safest is ranking.best:
+        return []
+    is_peak = ranking.objective.maximise
+    shown = f"{figure(safest.value)} tok/s" if is_peak else f"{said_time(safest.value)} per token"
+    place = next(place for place, each in enumerate(ranking.ranked, start=1) if each is safest)
     said = (
-        f"best of the proven layouts: {proven.candidate.requested.label}, number {place}, {shown}; none of its ways to "
-        "split the model is without measurements"
+        f"of those alike, the one that rests least on what is not proven: {safest.candidate.requested.label} "
+        f"(number {place}, {shown})"
     )
-    return [*told, *prose([said], width), f"  {_argv(ranking, proven)}"]
+    return [*prose([said], width), f"  {_argv(ranking, safest)}"]
+
+
+def _slower_than_predicted(ranking: Ranking) -> list[str]:
+    if ranking.evidence is None or not ranking.is_lead_unmeasured:
+        return []
+    factor = ranking.evidence.measured_over_predicted
+    said = (
+        f"the measured layouts came out x{factor:.1f} slower than predicted; others are expected to share part of that "
+        "only, which is no gain that was measured"
+    )
+    return [said]
 
 
 def _told_apart(ranking: Ranking) -> list[str]:
@@ -159,77 +196,12 @@ def _beyond(ranking: Ranking) -> list[str]:
     ladder = ",".join(map(str, dict.fromkeys((1, ranking.workload.concurrencies[-1], point.concurrency))))
     said = (
         f"with more requests in flight another comes first: {found.candidate.requested.label}, "
-        f"{figure(point.output_tok_per_s)} tok/s ({span(point.output_tok_per_s_interval)}) at {point.concurrency} "
-        f"(--concurrency {ladder}){'; not distinguishable from the first there' * found.is_like_first}"
+        f"{figure(point.output_tok_per_s)} tok/s ({span(point.output_tok_per_s_interval)}) at {point.concurrency}, "
+        f"with a time to first token of {said_time(point.ttft_s)} (--concurrency {ladder})"
+        f"{'; not distinguishable from the first there' * found.is_like_first}"
     )
     return [said]
 
 
-def _beyond_document(ranking: Ranking) -> dict[str, Any] | None:
-    found = ranking.beyond
-    if found is None:
-        return None
-    point = found.point
-    return {
-        "concurrencies": list(found.concurrencies),
-        "is_first": found.is_first,
-        "is_like_first": found.is_like_first,
-        "label": found.candidate.requested.label,
-        "flags": argv_text(found.candidate.requested, ranking.version),
-        "concurrency": point.concurrency,
-        "output_tok_s": point.output_tok_per_s,
-        "interval": interval_document(point.output_tok_per_s_interval),
-    }
-
-
 def _argv(ranking: Ranking, each: Ranked) -> str:
     return argv_text(each.candidate.requested, ranking.version)
-
-
-def document(ranking: Ranking) -> dict[str, Any]:
-    return {
-        "model": ranking.model.name,
-        "cluster": ranking.cluster.name,
-        "engine_version": str(ranking.version),
-        "objective": str(ranking.objective),
-        "workload": workload_document(ranking.workload),
-        "coverage": COVERAGE,
-        "calibration": None if ranking.evidence is None else ranking.evidence.document,
-        "considered": ranking.space.considered,
-        "refused": dict(ranking.space.refused),
-        "layouts": [_row(ranking, place, each) for place, each in enumerate(ranking.ranked, start=1)],
-        "beyond_ladder": _beyond_document(ranking),
-        "does_not_fit": [
-            {"label": each.layout.label, "shortfall": shortfall_document(each)} for each in ranking.does_not_fit
-        ],
-        "pareto_front": [
-            {
-                "tok_s_per_user": x,
-                "output_tok_s_per_gpu": y,
-                "layout": each.candidate.requested.label,
-                "concurrency": concurrency,
-            }
-            for x, y, each, concurrency in pareto_front(ranking.ranked)
-        ],
-    }
-
-
-def _row(ranking: Ranking, place: int, each: Ranked) -> dict[str, Any]:
-    scale = 1.0 if ranking.objective.maximise else 1e3
-    return {
-        "rank": place,
-        "label": each.candidate.requested.label,
-        "flags": _argv(ranking, each),
-        "is_proven": not each.prediction.unproven_deviation,
-        "effective": each.prediction.layout.label,
-        "value": each.value * scale,
-        "unit": "tok/s" if ranking.objective.maximise else "ms",
-        "interval": interval_document(each.interval, scale),
-        "is_like_best": each.is_like_best,
-        "mem_fraction_static": each.prediction.memory.mem_fraction_static,
-        "memory": memory_document(each.prediction.memory),
-        "max_concurrency": each.prediction.memory.max_concurrency(ranking.workload),
-        "all_reduce": str(each.prediction.all_reduce),
-        "points": points_document(each.prediction),
-        "unproven": list(each.prediction.unproven),
-    }

@@ -13,12 +13,14 @@ from tuner import asking
 from tuner.checking import Server
 from tuner.objective import Objective
 from tuner.predict_evidence import Evidence, gathered
+from tuner.predict_trials import NO_TRIALS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictRequest:
     """What was typed. None: left open. limit: layouts to show; None for all. measured, study: what to calibrate by.
-    asked: concurrencies to show; `workload` holds 1 as well. Empty: all of them.
+    asked: concurrencies to show; `workload` holds 1 as well. Empty: all of them. Of a single one, nothing is said of
+    other concurrencies.
     """
 
     words: tuple[str, ...]
@@ -42,7 +44,7 @@ def evidence_of(request: PredictRequest, server: Server) -> Evidence | None:
     if not request.measured and request.study is None:
         return None
     facts = (server.model, server.cluster, request.workload)
-    is_simulated = False
+    is_simulated, trials = False, NO_TRIALS
     if request.measured:
         from tuner.predict_measured import measured_in_file  # noqa: PLC0415
 
@@ -55,9 +57,10 @@ def evidence_of(request: PredictRequest, server: Server) -> Evidence | None:
         name = asking.study_name(request.study or "")
         storage, _ = asking.stores(Path.cwd() / DEFAULT_STORE, request.storage, None)
         model, cluster, workload = facts
-        found, is_simulated = measured_in_study(storage, name, model, cluster, workload)
+        study = measured_in_study(storage, name, model, cluster, workload)
+        found, is_simulated, trials = study.observations, study.is_simulated, study.trials
         origin = f"study {name}"
-    return gathered(*facts, server.setting, found, origin=origin, is_simulated=is_simulated)
+    return gathered(*facts, server.setting, found, origin=origin, is_simulated=is_simulated, trials=trials)
 
 
 def ladder_of(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cost_models.calibration import NO_CALIBRATION, Calibration
-from cost_models.estimate import predict_for_comparison
+from cost_models.estimate import predict_all, predict_for_comparison
 from cost_models.memory_types import DoesNotFit
 from cost_models.posterior import Sweep
 from cost_models.prediction import Interval, Prediction
@@ -23,6 +23,8 @@ from search_spaces.workload import Workload
 from tuner.objective import Objective
 from tuner.predict_beyond import AS_GOOD, BeyondLadder, Shape, beyond_ladder
 from tuner.predict_evidence import Evidence
+from tuner.predict_switch import Switched, switched
+from tuner.predict_trials import Died
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,8 +47,11 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ranking:
-    """ranked: best first. does_not_fit: one for each shape that fits with no fraction that was tried, the one that
-    lacks least. beyond: who comes first with more requests in flight, where the best peaks at the top of the ladder.
+    """ranked: best first; none that died in the study of `evidence`. does_not_fit: one for each shape that fits with no
+    fraction that was tried, the one that lacks least. beyond: who comes first with more requests in flight, where the
+    best may peak above the ladder. asked: concurrencies that were asked for; empty: all of the workload's. switched:
+    what a variable of the environment would change of the best. is_lead_unmeasured: whether layouts that were not
+    measured stand before measured ones since those came out slower than predicted.
     """
 
     model: Model
@@ -59,15 +64,25 @@ class Ranking:
     does_not_fit: tuple[DoesNotFit, ...]
     evidence: Evidence | None = None
     beyond: BeyondLadder | None = None
+    asked: tuple[int, ...] = ()
+    switched: Switched | None = None
+    is_lead_unmeasured: bool = False
 
     @property
     def best(self) -> Ranked:
         return self.ranked[0]
 
     @property
-    def best_proven(self) -> Ranked | None:
-        """The best one whose way of splitting the model was measured somewhere; None where none was."""
-        return next((each for each in self.ranked if not each.prediction.unproven_deviation), None)
+    def safest(self) -> Ranked:
+        """Of those that the model cannot tell apart from the best, the one whose way of splitting the model rests least
+        on what is not proven; the best itself where none rests on less.
+        """
+        alike = [each for each in self.ranked if each.is_like_best]
+        return min(alike, key=lambda each: each.prediction.unproven_deviation)
+
+    @property
+    def died(self) -> tuple[Died, ...]:
+        return () if self.evidence is None else self.evidence.trials.died
 
     @property
     def deciding_concurrency(self) -> int:
@@ -76,9 +91,18 @@ class Ranking:
         return best.points[_deciding_place(best, self.objective)].concurrency
 
     @property
+    def looks_beyond(self) -> bool:
+        """Whether the best has its most tokens per second at the last concurrency, so that with more in flight another
+        may come first. Of a single concurrency that was asked for, nothing is said of others.
+        """
+        is_at_the_top = self.deciding_concurrency == self.workload.concurrencies[-1]
+        return self.objective.maximise and is_at_the_top and len(self.asked) != 1
+
+    @property
     def peaks_at_the_top(self) -> bool:
-        """Whether the best has its most tokens per second at the last concurrency, and so may have more above it."""
-        return self.objective.maximise and self.deciding_concurrency == self.workload.concurrencies[-1]
+        """Whether the best itself may have more tokens per second above: whether it runs more at once."""
+        runs = self.best.prediction.memory.max_concurrency(self.workload)
+        return self.looks_beyond and runs > self.workload.concurrencies[-1]
 
 
 def rank_space(
@@ -91,10 +115,13 @@ def rank_space(
     pins: Mapping[str, int | float | str] | None = None,
     all_reduce_paths: bool = False,
     evidence: Evidence | None = None,
+    asked: tuple[int, ...] = (),
 ) -> Ranking:
-    """all_reduce_paths: whether each layout is ranked once more for each other plausible way of its all-reduces.
+    """all_reduce_paths: whether each layout is ranked once more for each other way of its all-reduces that a flag
+    chooses. asked: concurrencies that were asked for; empty: all of the workload's.
 
-    Raises UserError for a load that the model refuses, and CannotRunError where nothing is legal or nothing fits."""
+    Raises UserError for a load that the model refuses, and CannotRunError where nothing is legal, nothing fits, or all
+    that would fit died in the study of `evidence`."""
     workload.check_against(model)
     pins = pins or {}
     space = enumerate_space(
@@ -102,26 +129,26 @@ def rank_space(
     )
     # Where a pin excludes the baseline, it is no part of what was asked for.
     own = [c for c in space.candidates if all(getattr(c.requested, name) == value for name, value in pins.items())]
-    asked = own if cluster.gpu.is_cpu or "mem_fraction_static" in pins else at_every_fraction(own)
+    tried = own if cluster.gpu.is_cpu or "mem_fraction_static" in pins else at_every_fraction(own)
+    setting = Setting(version=version)
     calibration = NO_CALIBRATION if evidence is None else evidence.calibration
+    alive = tried if evidence is None else [c for c in tried if evidence.trials.how_it_died(c.effective) is None]
+    if evidence is not None and not alive:
+        raise CannotRunError(f"every layout that was asked for died in {evidence.origin}: there is none left to rank")
     estimates = predict_for_comparison(
-        model,
-        cluster,
-        [c.effective for c in asked],
-        workload,
-        setting=Setting(version=version),
-        calibration=calibration,
+        model, cluster, [c.effective for c in alive], workload, setting=setting, calibration=calibration
     )
+    measured = frozenset() if evidence is None else evidence.layouts
     shapes: dict[Layout, list[tuple[Candidate, tuple[Prediction, Sweep] | DoesNotFit]]] = {}
-    for candidate, estimate in zip(asked, estimates, strict=True):
+    for candidate, estimate in zip(alive, estimates, strict=True):
         shapes.setdefault(candidate.requested.changed(mem_fraction_static=None), []).append((candidate, estimate))
     fitting, too_large = [], []
-    for tried in shapes.values():
-        predicted = [(each, *estimate) for each, estimate in tried if not isinstance(estimate, DoesNotFit)]
+    for of_shape in shapes.values():
+        predicted = [(each, *estimate) for each, estimate in of_shape if not isinstance(estimate, DoesNotFit)]
         if predicted:
-            fitting.append(_best_fraction(predicted, objective))
+            fitting.append(_best_fraction(predicted, objective, measured))
         else:
-            lacking = [estimate for _, estimate in tried if isinstance(estimate, DoesNotFit)]
+            lacking = [estimate for _, estimate in of_shape if isinstance(estimate, DoesNotFit)]
             too_large.append(min(lacking, key=lambda each: each.shortfall_bytes))
     if not fitting:
         least = min(too_large, key=lambda each: each.shortfall_bytes)
@@ -139,8 +166,40 @@ def rank_space(
         ranked=_in_order(fitting, objective, calibration),
         does_not_fit=tuple(too_large),
         evidence=evidence,
+        asked=asked,
     )
-    return replace(ranking, beyond=_beyond(ranking, calibration)) if ranking.peaks_at_the_top else ranking
+    return replace(
+        ranking,
+        beyond=_beyond(ranking, calibration) if ranking.looks_beyond else None,
+        switched=switched(model, cluster, ranking.best.prediction, workload, setting=setting, calibration=calibration),
+        is_lead_unmeasured=evidence is not None and is_lead_unmeasured(ranking, evidence, setting),
+    )
+
+
+MUCH_SLOWER = 1.2
+"""Times of measured layouts over their predictions, from which on it is said what that does to the order."""
+
+
+def is_lead_unmeasured(ranking: Ranking, evidence: Evidence, setting: Setting) -> bool:
+    """Whether a layout that was not measured stands before the best measured one, and without the measurements it would
+    not, or by far less: measured layouts are moved by all of what was measured, others by the part that they are
+    expected to share.
+    """
+    if evidence.measured_over_predicted <= MUCH_SLOWER:
+        return False
+    measured = {each.layout.changed(mem_fraction_static=None) for each in evidence.observations}
+    order = [each.prediction.layout for each in ranking.ranked]
+    place = next((i for i, layout in enumerate(order) if layout.changed(mem_fraction_static=None) in measured), 0)
+    if not place:
+        return False
+    found = predict_all(ranking.model, ranking.cluster, order[: place + 1], ranking.workload, setting=setting)
+    aim = ranking.objective
+    before = [aim.predicted_by(each) for each in found if isinstance(each, Prediction)]
+    gains = [
+        (aim.gain(each.value, ranking.ranked[place].value), aim.gain(value, before[-1]))
+        for each, value in zip(ranking.ranked, before[:-1], strict=False)
+    ]
+    return any(usual <= 1 or now > MUCH_SLOWER * usual for now, usual in gains)
 
 
 def at_every_fraction(own: Sequence[Candidate]) -> list[Candidate]:
@@ -155,19 +214,20 @@ def at_every_fraction(own: Sequence[Candidate]) -> list[Candidate]:
     return list(found.values())
 
 
-def _best_fraction(tried: Sequence[tuple[Candidate, Prediction, Sweep]], objective: Objective) -> Ranked:
+def _best_fraction(
+    tried: Sequence[tuple[Candidate, Prediction, Sweep]], objective: Objective, measured: frozenset[Layout]
+) -> Ranked:
     """Of those that no other beats by more than nothing, likewise by the other objective; then the engine's own, or the
-    one with the largest KV cache. One that may run out of memory while graphs are captured is taken only where all may.
+    one with the largest KV cache. One that may run out of memory while graphs are captured is taken only where all may,
+    or where it was measured.
     """
-    left = [each for each in tried if not each[1].memory.is_tight] or list(tried)
+    safe = [each for each in tried if not each[1].memory.is_tight or each[0].effective in measured] or list(tried)
+    left = safe
     for aim in (objective, objective.other):
         best = max(left, key=lambda each: aim.gain(aim.predicted_by(each[1]), 1.0))
         top = aim.predicted_by(best[1])
         left = [each for each in left if aim.gain(top, aim.predicted_by(each[1])) <= AS_GOOD]
-    roomiest = max(
-        [each for each in tried if not each[1].memory.is_tight] or tried,
-        key=lambda each: each[1].memory.kv_tokens_total,
-    )
+    roomiest = max(safe, key=lambda each: each[1].memory.kv_tokens_total)
     candidate, prediction, sweep = max(
         left, key=lambda each: (each[0].requested.mem_fraction_static is None, each[1].memory.kv_tokens_total)
     )

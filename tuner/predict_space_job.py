@@ -9,7 +9,7 @@ from rich.text import Text
 from search_spaces.catalogue import parse_cluster
 from search_spaces.hardware import Cluster
 from search_spaces.sglang.versions import NEWEST
-from tuner import asking, detection, predict_ranking_text
+from tuner import asking, detection, predict_ranking_document, predict_ranking_text
 from tuner.checking import Server
 from tuner.cluster_words import cluster_of
 from tuner.exit_code import Exit
@@ -37,13 +37,14 @@ def rank(request: PredictRequest, *, json_output: bool) -> Exit:
         pins=request.pins,
         all_reduce_paths=request.all_reduce_paths,
         evidence=evidence,
+        asked=request.asked,
     )
     if request.plot is not None:
         from tuner.predict_figure import write_figure  # noqa: PLC0415
 
         write_figure(ranking, request.plot)
     if json_output:
-        voice.document(json.dumps(predict_ranking_text.document(ranking), indent=2, allow_nan=False) + "\n")
+        voice.document(json.dumps(predict_ranking_document.document(ranking), indent=2, allow_nan=False) + "\n")
         return Exit.DONE
     voice.result(*predict_ranking_text.report(ranking, voice.width, request.limit), *_plot(ranking, voice))
     if request.plot is not None:

@@ -2,28 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from cost_models.calibration import Observation
 from search_spaces.errors import UserError
 from search_spaces.hardware import Cluster
+from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.workload import Workload
-from tuner.outcome import measurement_of
+from tuner.objective import Objective
+from tuner.outcome import Crashed, Direction, Hung, Illegal, Outcome, OutOfMemory, measurement_of
+from tuner.predict_trials import Died, MeasuredBest, Trials
 from tuner.record import TrialRecord
+from tuner.standing import standings
 from tuner.study_store import StoredStudy, stored_study
 
+_EVERY_FRACTION = (0.0, 1.0)
 
-def measured_in_study(
-    storage_url: str, name: str, model: Model, cluster: Cluster, workload: Workload
-) -> tuple[tuple[Observation, ...], bool]:
-    """Every rung of every finished trial, and whether they were simulated. Raises UserError.
 
-    A study of another model, on other GPUs or under another load says nothing of these.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStudy:
+    """observations: every rung of every finished trial. is_simulated: whether a simulated server gave any."""
+
+    observations: tuple[Observation, ...]
+    trials: Trials
+    is_simulated: bool
+
+
+def measured_in_study(storage_url: str, name: str, model: Model, cluster: Cluster, workload: Workload) -> MeasuredStudy:
+    """Raises UserError. A study of another model, on other GPUs or under another load says nothing of these."""
     study = stored_study(storage_url, name)
     _refuse_other(study, model, cluster, workload)
-    return observations_of(study.records), any(_is_simulated(record) for record in study.records)
+    return MeasuredStudy(
+        observations=observations_of(study.records),
+        trials=trials_of(study.records),
+        is_simulated=any(_is_simulated(record) for record in study.records),
+    )
 
 
 def observations_of(records: Iterable[TrialRecord]) -> tuple[Observation, ...]:
@@ -33,11 +48,81 @@ def observations_of(records: Iterable[TrialRecord]) -> tuple[Observation, ...]:
             concurrency=rung.concurrency,
             tpot_s=rung.tpot_s.mean,
             ttft_s=rung.ttft_s.mean,
+            output_tok_per_s=rung.output_tok_per_s,
         )
         for record in records
         if (measurement := measurement_of(record.outcome)) is not None
         for rung in measurement.rungs
     )
+
+
+def trials_of(records: Sequence[TrialRecord]) -> Trials:
+    """A layout that was measured once did not die, whatever became of its other trials."""
+    measured = frozenset(r.effective for r in records if measurement_of(r.outcome) is not None)
+    shapes = {_shape(layout) for layout in measured}
+    died: dict[Layout, Died] = {}
+    for record in records:
+        how = _how(record.outcome)
+        layout = record.effective
+        if how is None or layout in measured:
+            continue
+        before = died.get(layout)
+        dead = _dead_fractions(record.outcome, layout, shape_works=_shape(layout) in shapes)
+        died[layout] = Died(
+            requested=record.requested,
+            effective=layout,
+            how=how,
+            trials=(*(() if before is None else before.trials), record.number),
+            dead=dead if before is None else (min(dead[0], before.dead[0]), max(dead[1], before.dead[1])),
+        )
+    return Trials(measured=measured, died=tuple(died.values()), best=_best(records))
+
+
+def _how(outcome: Outcome) -> str | None:
+    """None where the end says nothing of the layout, or was no death."""
+    match outcome:
+        case OutOfMemory():
+            return f"out of memory at {outcome.stage}"
+        case Illegal():
+            return f"refused at {outcome.stage}"
+        case Crashed():
+            return f"crashed at {outcome.stage}"
+        case Hung():
+            return f"hung at {outcome.stage}"
+        case _:
+            return None
+
+
+def _dead_fractions(outcome: Outcome, layout: Layout, *, shape_works: bool) -> tuple[float, float]:
+    """Of which memory fractions of its shape such an end speaks. shape_works: another one was measured."""
+    own = layout.mem_fraction_static
+    if own is None:
+        return _EVERY_FRACTION
+    if isinstance(outcome, OutOfMemory):
+        match outcome.direction:
+            case Direction.LOWER_FRACTION:
+                return own, 1.0
+            case Direction.RAISE_FRACTION:
+                return 0.0, own
+            case Direction.SPLIT_FURTHER | Direction.FEWER_REQUESTS:
+                pass
+    return (own, own) if shape_works else _EVERY_FRACTION
+
+
+def _best(records: Sequence[TrialRecord]) -> dict[Objective, MeasuredBest]:
+    """By each objective, whichever the study had."""
+    found = {}
+    for objective in Objective:
+        by_it = standings([replace(each, value=objective.value_of(each.outcome)) for each in records], objective)
+        if by_it:
+            first = by_it[0]
+            numbers = tuple(each.number for each in first.records)
+            found[objective] = MeasuredBest(requested=first.requested, value=first.value, trials=numbers)
+    return found
+
+
+def _shape(layout: Layout) -> Layout:
+    return layout.changed(mem_fraction_static=None)
 
 
 def _is_simulated(record: TrialRecord) -> bool:

@@ -7,37 +7,44 @@ from rich.console import RenderableType
 from cost_models.memory_types import DoesNotFit
 from cost_models.prediction import Interval, Prediction, ServingPoint, StepTime
 from search_spaces.sglang.all_reduce import unheeded
+from search_spaces.verdict import Stage
 from search_spaces.workload import Workload
 from tuner import check_text
 from tuner.check_document import argv_text
 from tuner.predict_evidence_text import evidence_lines
 from tuner.predict_launch import Fractions, PredictedLaunch
+from tuner.predict_sureness import COMBINED, parts_of, told
+from tuner.predict_trials import said_trials
 from tuner.predict_words import (
     TOP_OF_THE_LADDER,
+    TimeUnit,
     bar,
     figure,
     gib,
     load_line,
-    ms,
     per_user,
     per_user_interval,
     prose,
+    said_time,
     span,
+    time_unit,
 )
 from tuner.text_table import Column, table_lines
 
 _BAR_COLUMNS = 24
 _LEAST_SHOWN_BYTES = 5 * 2**20
 _NEARLY = 0.9
+_UNTOLD = "no performance is told: whether it fits hangs on what is not counted"
 
 
 def report(predicted: PredictedLaunch, width: int, *, is_plain: bool) -> list[RenderableType]:
     """The whole answer. is_plain: nothing but ASCII is drawn. Of what is illegal, what `tune check` says of it."""
     launch, estimate = predicted.launch, predicted.estimate
     if estimate is None:
-        told = check_text.report(launch)
-        return [*told[:1], *_works_as(predicted), *told[1:]]
-    notes = [*launch.notes, *_fabric(predicted)]
+        checked = check_text.report(launch)
+        untold = prose([_UNTOLD], width) if predicted.is_unjudged else []
+        return [*checked[:1], *untold, *_works_as(predicted), *checked[1:]]
+    notes = [*launch.notes, *_fabric(predicted), *_offloads(predicted), *_died(predicted)]
     opening: list[RenderableType] = [check_text.title(launch), *prose([f"note: {note}" for note in notes], width)]
     changes = prose(check_text.silent_changes(launch.checked), width)
     if isinstance(estimate, DoesNotFit):
@@ -68,6 +75,23 @@ def _works_as(predicted: PredictedLaunch) -> list[str]:
 def _fabric(predicted: PredictedLaunch) -> list[str]:
     cluster = predicted.server.cluster
     return [] if cluster.fabric is None else [f"links of {cluster.name}: {cluster.fabric.source}"]
+
+
+def _offloads(predicted: PredictedLaunch) -> list[str]:
+    moved = [
+        each.words for each in predicted.launch.checked.uncounted if each.may_free and Stage.WEIGHTS in each.stages
+    ]
+    return [f"the times below are without {' and '.join(moved)}"] if moved else []
+
+
+def _died(predicted: PredictedLaunch) -> list[str]:
+    died = predicted.died
+    if died is None or predicted.evidence is None:
+        return []
+    where = f"{said_trials(died.trials)} of {predicted.evidence.origin}"
+    return [
+        f"{where} ran {died.requested.label}: {died.how}; what follows is predicted as if this launch got past that"
+    ]
 
 
 def does_not_fit(estimate: DoesNotFit, workload: Workload) -> list[str]:
@@ -131,6 +155,7 @@ def _all_reduce(predicted: PredictedLaunch) -> list[str]:
         "",
         f"all-reduce: {choice.path}, because {choice.reason}  [{choice.source}]",
         f"  its times: {predicted.all_reduce_times}",
+        *([] if predicted.switched is None else [f"  {predicted.switched.told}"]),
         *(f"  {switch}" for switch in unheeded(predicted.server.env)),
     ]
 
@@ -140,15 +165,17 @@ def _breakdown(predicted: PredictedLaunch, estimate: Prediction, width: int) -> 
     peak = estimate.peak.concurrency
     steps = [("decode at 1", estimate.step)]
     if peak != 1:
-        steps.append((f"decode at {peak}", estimate.peak_step))
+        running = predicted.max_concurrency
+        steps.append((f"decode at {peak}" if peak <= running else f"decode, {running:,} running", estimate.peak_step))
     steps.append(("prefill of one", estimate.prefill))
     names = list(dict.fromkeys(name for _, step in steps for name, seconds in step.parts if seconds > 0))
     names.sort(key=lambda name: -_part(estimate.step, name))
-    columns = [Column(title="one step, in ms", cells=[*names, "in all"], is_number=False)]
+    unit = time_unit([step.total_s for _, step in steps])
+    columns = [Column(title=f"one step, in {unit.name}", cells=[*names, "in all"], is_number=False)]
     for title, step in steps:
         total = step.total_s or 1.0
-        cells = [_with_share(_part(step, name), total) for name in names]
-        columns.append(Column(title=title, cells=[*cells, f"{ms(step.total_s)}      "]))
+        cells = [_with_share(_part(step, name), total, unit) for name in names]
+        columns.append(Column(title=title, cells=[*cells, f"{unit.shown(step.total_s)}      "]))
     before = "  as predicted before calibration: its factors are in the times over concurrency below"
     return ["", *table_lines(columns, width), *(prose([before], width) if predicted.evidence is not None else [])]
 
@@ -157,8 +184,8 @@ def _part(step: StepTime, name: str) -> float:
     return sum(seconds for each, seconds in step.parts if each == name)
 
 
-def _with_share(seconds: float, total: float) -> str:
-    return f"{ms(seconds)}  {f'{100 * seconds / total:.0f} %':>4}" if seconds > 0 else ""
+def _with_share(seconds: float, total: float, unit: TimeUnit) -> str:
+    return f"{unit.shown(seconds)}  {f'{100 * seconds / total:.0f} %':>4}" if seconds > 0 else ""
 
 
 def _over_concurrency(predicted: PredictedLaunch, estimate: Prediction, width: int) -> list[str]:
@@ -169,6 +196,10 @@ def _over_concurrency(predicted: PredictedLaunch, estimate: Prediction, width: i
     def share(point: ServingPoint) -> str:
         limit = limits.get(point.concurrency)
         return "" if limit is None else f"{100 * point.output_tok_per_s / limit.output_tok_per_s:.0f} %"
+
+    def timed(title: str, of: str, priority: int, whole: int = 0) -> list[Column]:
+        unit = time_unit([_interval(point, of).high for point in points])
+        return valued(f"{title} {unit.name}", of, unit.per_s, priority, whole)
 
     def valued(title: str, of: str, scale: float, priority: int, whole: int = 0) -> list[Column]:
         """A figure and, beside it, its interval. priority: of the interval; whole: of the figure."""
@@ -189,8 +220,8 @@ def _over_concurrency(predicted: PredictedLaunch, estimate: Prediction, width: i
     ]
     columns = [
         Column(title="at once", cells=[str(point.concurrency) for point in points]),
-        *valued("TTFT ms", "ttft_s", 1e3, 7, whole=3),
-        *valued("TPOT ms", "tpot_s", 1e3, 2),
+        *timed("TTFT", "ttft_s", 7, whole=3),
+        *timed("TPOT", "tpot_s", 2),
         *valued("tok/s", "output_tok_per_s", 1.0, 1),
         Column(title="/GPU", cells=[figure(point.output_tok_per_s / gpus) for point in points], priority=6),
         *users,
@@ -211,13 +242,15 @@ def _interval(point: ServingPoint, of: str) -> Interval:
 
 def _peak(predicted: PredictedLaunch, estimate: Prediction) -> list[str]:
     points = predicted.points_of(estimate)
-    peak = max(points, key=lambda point: point.output_tok_per_s)
-    more = TOP_OF_THE_LADDER if peak is points[-1] else ""
+    peak = predicted.peak_of(estimate)
+    more = TOP_OF_THE_LADDER if predicted.may_peak_above(estimate) else ""
     lines = ["", f"peak: {figure(peak.output_tok_per_s)} tok/s at concurrency {peak.concurrency}{more}"]
     nearly = next(p for p in points if p.output_tok_per_s >= _NEARLY * peak.output_tok_per_s)
     if nearly is not peak:
         share = 100 * nearly.output_tok_per_s / peak.output_tok_per_s
-        lines.append(f"  {share:.0f} % of that already at {nearly.concurrency}, in {ms(nearly.tpot_s)} ms per token")
+        lines.append(
+            f"  {share:.0f} % of that already at {nearly.concurrency}, in {said_time(nearly.tpot_s)} per token"
+        )
     if peak.concurrency > predicted.max_concurrency:
         lines.append(f"  above {predicted.max_concurrency:,} requests the others only wait for a place to run in")
     limit = next((each for each in estimate.limits if each.concurrency == peak.concurrency), None)
@@ -239,7 +272,10 @@ def _sureness(predicted: PredictedLaunch, estimate: Prediction, width: int) -> l
             f"how sure: a factor {first.factor:.2f} either way for TPOT at concurrency 1, {peak.factor:.2f} for tok/s "
             "at the peak"
         )
-    lines += [f"  not proven: {reason}" for reason in estimate.unproven]
-    if not estimate.unproven:
-        lines.append("  measured kinds of layout, GPU and release: this is how far campaigns differ")
+    if predicted.sweep is not None:
+        lines += [f"  {told(part)}" for part in parts_of(estimate, predicted.sweep)]
+        traits = tuple(map(str, predicted.sweep.traits))
+        lines += [f"  not proven: {reason}" for reason in estimate.unproven if not reason.startswith(traits)]
+        narrowed = "; measurements then moved and narrowed them" if predicted.evidence is not None else ""
+        lines.append(f"  factors on the time per token; {COMBINED}{narrowed}")
     return ["", *prose(lines, width), *(f"  {line}" for line in evidence_lines(predicted.evidence, width - 2))]

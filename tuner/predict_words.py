@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from cost_models.prediction import COVERAGE, Interval, ServingPoint
 from search_spaces.workload import Workload
@@ -41,11 +42,39 @@ def figure(value: float) -> str:
     """Three digits, and every one before the decimal point; fewer of what is next to nothing."""
     if value >= 99.95:
         return f"{value:,.0f}"
+    if 0 < value < 1e-4:
+        return "<0.0001"
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.0995 else f"{value:.2g}"
 
 
-def ms(seconds: float) -> str:
-    return figure(seconds * 1e3)
+class TimeUnit(NamedTuple):
+    """per_s: how many of it are a second."""
+
+    name: str
+    per_s: float
+
+    def shown(self, seconds: float) -> str:
+        """Without the unit's name."""
+        return figure(seconds * self.per_s)
+
+
+MILLISECONDS, SECONDS, HOURS = TimeUnit("ms", 1e3), TimeUnit("s", 1.0), TimeUnit("h", 1 / 3600)
+_LONG_S = 10.0
+_VERY_LONG_S = 7200.0
+
+
+def time_unit(times_s: Iterable[float]) -> TimeUnit:
+    """In which times that stand beside each other are all told: by the largest."""
+    longest_s = max(times_s, default=0.0)
+    if longest_s < _LONG_S:
+        return MILLISECONDS
+    return SECONDS if longest_s < _VERY_LONG_S else HOURS
+
+
+def said_time(seconds: float) -> str:
+    """With its unit: 12.6 ms, 169 s, 3.20 h."""
+    unit = time_unit((seconds,))
+    return f"{unit.shown(seconds)} {unit.name}"
 
 
 def span(interval: Interval, scale: float = 1.0) -> str:

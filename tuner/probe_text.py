@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from search_spaces.hardware import MeasuredCurve, Route
+from tuner.predict_words import figure
 from tuner.probe_machine import Machine
 
 _FARTHEST = {
@@ -17,6 +18,9 @@ _FARTHEST = {
 }
 _PEER_ACCESS = {True: "peer access: yes", False: "peer access: no", None: "peer access: not known"}
 _COLUMN_STEP = 4
+_COLUMN = 10
+_UNITS = (("microseconds", 1e6, 1.0), ("milliseconds", 1e3, 10.0))
+"""Each with how many are a second, and up to which time it is used."""
 
 
 def lines_of_machine(machine: Machine, key: str | None) -> tuple[str, ...]:
@@ -59,18 +63,27 @@ def lines_of_curves(curves: Sequence[MeasuredCurve], ranks: str) -> tuple[str, .
     shown = sizes[::_COLUMN_STEP] if len(sizes) > 2 * _COLUMN_STEP else sizes
     names = [f"{curve.op} ({curve.backend}), {curve.num_ranks} {ranks}" for curve in curves]
     margin = max(map(len, names))
-    header = "microseconds".ljust(margin) + "".join(said_size(size).rjust(10) for size in shown)
+    unit, per_s = _unit_of(curves)
+    margin = max(margin, len(unit))
+    header = unit.ljust(margin) + "".join(said_size(size).rjust(_COLUMN) for size in shown)
     rows = [
-        name.ljust(margin) + "".join(_microseconds(curve, size).rjust(10) for size in shown)
+        name.ljust(margin) + "".join(_time(curve, size, per_s).rjust(_COLUMN) for size in shown)
         for name, curve in zip(names, curves, strict=True)
     ]
-    return (header, *(row.rstrip() for row in rows))
+    left_out = [] if len(shown) == len(sizes) else [f"({len(shown)} of {len(sizes)} sizes; --save and --json keep all)"]
+    return (header, *(row.rstrip() for row in rows), *left_out)
 
 
-def _microseconds(curve: MeasuredCurve, size: int) -> str:
+def _unit_of(curves: Sequence[MeasuredCurve]) -> tuple[str, float]:
+    """Of all times of the table, and how many of it are a second: by the longest."""
+    longest_s = max(max(curve.seconds) for curve in curves)
+    return next(((name, per_s) for name, per_s, most_s in _UNITS if longest_s < most_s), ("seconds", 1.0))
+
+
+def _time(curve: MeasuredCurve, size: int, per_s: float) -> str:
     if size not in curve.size_bytes:
         return ""
-    return f"{curve.seconds[curve.size_bytes.index(size)] * 1e6:.4g}"
+    return figure(curve.seconds[curve.size_bytes.index(size)] * per_s)
 
 
 def said_size(size: int) -> str:

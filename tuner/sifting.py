@@ -12,8 +12,10 @@ from cost_models.prediction import Prediction
 from cost_models.setting import Setting
 from search_spaces.errors import CannotRunError
 from search_spaces.layout import Layout
-from search_spaces.space import Space
+from search_spaces.sglang.flags import from_argv
+from search_spaces.space import Candidate, Space
 from search_spaces.verdict import Stage
+from tuner.checking import Server, check_layout
 from tuner.request import Request
 
 _TIGHT_CHANCE = 0.5
@@ -58,19 +60,20 @@ def sift(request: Request, space: Space) -> Sifted:
     layouts = [candidate.effective for candidate in space.candidates]
     estimates = predict_all(*facts, layouts, request.workload, setting=setting)
     for candidate, predicted in zip(space.candidates, estimates, strict=True):
-        estimate = predicted
+        estimate, is_sure = predicted, True
         if isinstance(estimate, DoesNotFit):
             is_baseline = candidate == space.baseline and estimate.stage is not Stage.WEIGHTS
-            if candidate.requested != request.baseline and not is_baseline:
+            if candidate.requested != request.baseline and not is_baseline and not _may_fit(candidate, request):
                 does_not_fit.append(estimate)
                 continue
             estimate = predict_if_it_fits(*facts, candidate.effective, request.workload, setting=setting)
+            is_sure = False
         fitting[candidate.requested] = Fitting(
             requested=candidate.requested,
             effective=candidate.effective,
             prediction=estimate,
             score=_score(request, estimate),
-            chance=_TIGHT_CHANCE if estimate.memory.is_tight else 1.0,
+            chance=1.0 if is_sure and not estimate.memory.is_tight else _TIGHT_CHANCE,
         )
     if not fitting:
         least = min(does_not_fit, key=lambda d: d.shortfall_bytes)
@@ -79,6 +82,17 @@ def sift(request: Request, space: Space) -> Sifted:
             f"layouts; the nearest, {least.layout.label}: {least.message}"
         )
     return Sifted(fitting=fitting, does_not_fit=tuple(does_not_fit))
+
+
+def _may_fit(candidate: Candidate, request: Request) -> bool:
+    """Whether `--engine-args` free memory that the memory model counts, so that it cannot say."""
+    if not request.engine.extra_args:
+        return False
+    version = request.engine.version
+    given = from_argv(request.engine.extra_args, version)
+    layout = candidate.requested.changed(quantization=given.layout.quantization or candidate.requested.quantization)
+    server = Server(model=request.model, cluster=request.cluster, version=version)
+    return check_layout(layout, server, others=given.others, suggest=False).excused is not None
 
 
 def _score(request: Request, prediction: Prediction) -> float:

@@ -7,16 +7,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from cost_models.setting import Client, ServingEngine, Setting
 from search_spaces.hardware import Gpu
 from search_spaces.layout import Layout
 from search_spaces.model import Model, Scheme
+from search_spaces.sglang.foreign_flags import OTHER_WORDS
+from search_spaces.sglang.options import choices_of
 from search_spaces.sglang.versions import NEWEST, OLDEST, EngineVersion
-from tuner.validate_fields import Reason, SkippedError, share, word
+from tuner.validate_fields import Reason, SkippedError, bad, day, share, word
 
-_FRACTION: float | None = 0.95
+_FRACTION = 0.95
 
 
 def memory_flags(said: Mapping[str, Any], launch: Layout | None, model: Model, gpu: Gpu) -> dict[str, Any]:
@@ -28,12 +31,33 @@ def memory_flags(said: Mapping[str, Any], launch: Layout | None, model: Model, g
     smaller one that works.
     """
     if launch is None:
-        fraction, stored = _FRACTION, _usual_kv_cache_dtype(model, gpu)
+        usual, stored = _FRACTION, _usual_kv_cache_dtype(model, gpu)
+        fraction: float | None = _launchable(said, usual, "mem_fraction_static")
     else:
-        fraction, stored = launch.mem_fraction_static, launch.kv_cache_dtype
-    if said.get("mem_fraction_static") is not None:
-        fraction = share(said, "mem_fraction_static", 1.0)
-    return {"mem_fraction_static": fraction, "kv_cache_dtype": word(said, "kv_cache_dtype") or stored}
+        stored = launch.kv_cache_dtype
+        fraction = _launchable(said, launch.mem_fraction_static, "flags: mem-fraction-static")
+    return {"mem_fraction_static": fraction, "kv_cache_dtype": _kv_cache_dtype(said) or stored}
+
+
+def _launchable(said: Mapping[str, Any], launched: float | None, name: str) -> float | None:
+    """The line's own fraction, else `launched`, which `name` says: one with which a server can start."""
+    own = said.get("mem_fraction_static")
+    if own is not None:
+        launched, name = share(said, "mem_fraction_static", 1.0), "mem_fraction_static"
+    if launched is not None and not 0 < launched < 1:
+        value = launched if own is None else own
+        raise SkippedError(Reason.BAD_VALUE, f"{name} is a share above 0 and below 1 (got {value})")
+    return launched
+
+
+def _kv_cache_dtype(said: Mapping[str, Any]) -> str:
+    """As SGLang names it, in some release; other engines' names are translated."""
+    named = word(said, "kv_cache_dtype").lower()
+    named = OTHER_WORDS.get(("kv_cache_dtype", named), named)
+    known = dict.fromkeys(each for version in (NEWEST, OLDEST) for each in choices_of("kv_cache_dtype", version))
+    if named and named not in known:
+        raise bad(said, "kv_cache_dtype", f"kv_cache_dtype is one of {', '.join(known)}")
+    return named
 
 
 _COLLECTED = re.compile(r"aiconfigurator|inferencex|inferencemax", re.IGNORECASE)
@@ -41,7 +65,7 @@ _INFERENCEX_LENGTHS = frozenset({1024, 8192})
 _WHOLE_THOUSAND = 1000
 
 
-def client(said: Mapping[str, Any], engine: ServingEngine) -> Client:
+def client(said: Mapping[str, Any], engine: ServingEngine, input_tokens: int, output_tokens: int) -> Client:
     """Who sent the load. `client` of a line says it; else its source and its lengths tell the public campaigns.
 
     InferenceX (InferenceMAX before), itself or in aiconfigurator's collection: both lengths are 1024 or 8192. Some of
@@ -55,10 +79,9 @@ def client(said: Mapping[str, Any], engine: ServingEngine) -> Client:
         return Client(named)
     if _COLLECTED.search(word(said, "source")) is None:
         return Client.STEADY
-    input_tokens = said.get("isl")
-    if input_tokens in _INFERENCEX_LENGTHS and said.get("osl") in _INFERENCEX_LENGTHS:
+    if {input_tokens, output_tokens} <= _INFERENCEX_LENGTHS:
         return Client.INFERENCEX
-    is_thousands = isinstance(input_tokens, int) and input_tokens % _WHOLE_THOUSAND == 0
+    is_thousands = input_tokens % _WHOLE_THOUSAND == 0
     is_burst = engine is ServingEngine.SGLANG and is_thousands and not said.get("date")
     return Client.BURST if is_burst else Client.STEADY
 
@@ -100,27 +123,50 @@ _FIRST_DAYS: tuple[tuple[str, int], ...] = (
 """When SGLang 0.5.N came out, to a day or so: from 0.5.9 on the time stamps inside the wheels."""
 
 _RELEASE_UNKNOWN = 9
-_DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
+_RELEASE = re.compile(r"(?:sglang)?[\s=:@v-]*(\d{1,9})\.(\d{1,9})(?:\.(\d{1,9}))?", re.IGNORECASE)
 
 
-def setting(engine: ServingEngine, version_word: str, said: Mapping[str, Any], sent_by: Client) -> Setting:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """version: whose rules apply. patch: `Setting.release`. is_known: False where a word names none: then a guess."""
+
+    version: EngineVersion = NEWEST
+    patch: int | None = None
+    is_known: bool = True
+
+
+def release_of(engine: ServingEngine, version_word: str, said: Mapping[str, Any]) -> Release:
     """A line without a version ran the newest release of its day; without either, one of the middle of those measured.
 
-    Rules are those of the nearest known release.
+    So is a line read whose word is no release, such as `main` or `0.5`. Rules are those of the nearest known release.
     """
+    on = day(said, "date")
     if engine is not ServingEngine.SGLANG:
-        return Setting(engine=engine, client=sent_by)
-    match = re.match(r"v?(\d{1,4})\.(\d{1,4})\.(\d{1,4})", version_word.lower())
-    if match is not None:
-        asked = EngineVersion(*map(int, match.groups()))
-    else:
-        asked = EngineVersion(0, 5, _release_on(word(said, "date")))
+        return Release()
+    is_known = not version_word
+    asked = EngineVersion(0, 5, _release_on(on))
+    if match := _RELEASE.match(version_word):
+        major, minor, patch = int(match[1]), int(match[2]), match[3]
+        if patch is not None or (major, minor) != (0, 5):
+            asked = EngineVersion(major, minor, int(patch or 0))
+            is_known = patch is not None and asked <= NEWEST
     version = min(max(asked, OLDEST), NEWEST)
-    release = asked.patch if (asked.major, asked.minor) == (0, 5) else 0
-    return Setting(engine=engine, version=version, release=release if asked < OLDEST else None, client=sent_by)
+    patch_0_5 = asked.patch if (asked.major, asked.minor) == (0, 5) else 0
+    return Release(version=version, patch=patch_0_5 if asked < OLDEST else None, is_known=is_known)
 
 
-def _release_on(day: str) -> int:
-    if not _DAY.fullmatch(day):
+def setting(engine: ServingEngine, release: Release, sent_by: Client) -> Setting:
+    return Setting(
+        engine=engine,
+        version=release.version,
+        release=release.patch,
+        is_release_known=release.is_known,
+        client=sent_by,
+    )
+
+
+def _release_on(on: str) -> int:
+    """on: a day, or empty."""
+    if not on:
         return _RELEASE_UNKNOWN
-    return max((release for first, release in _FIRST_DAYS if first <= day), default=0)
+    return max((release for first, release in _FIRST_DAYS if first <= on), default=0)

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from search_spaces.errors import UserError
+from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
+from search_spaces.model import Model
 from search_spaces.sglang.flags import flags_from_mapping, from_argv
+from search_spaces.sglang.rules import judge
 from search_spaces.sglang.versions import EngineVersion
 from tuner.validate_fields import Reason, SkippedError
 
@@ -39,3 +42,10 @@ def launch_of(words: tuple[str, ...], sizes: Mapping[str, int], version: EngineV
     if launch.speculative_algorithm is not None:
         raise SkippedError(Reason.SPECULATIVE, "nothing says how many tokens a step of it yields")
     return launch
+
+
+def refuse_impossible(asked: Layout, model: Model, cluster: Cluster, version: EngineVersion) -> None:
+    """Raises SkippedError for a value with which no server starts, whatever the model and the release."""
+    for broken in judge(asked, model, cluster, version, suggest=False).violations:
+        if broken.rule.endswith((".positive", ".choice")):
+            raise SkippedError(Reason.BAD_VALUE, f"flags: {broken.message}")

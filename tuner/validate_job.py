@@ -13,6 +13,7 @@ from tuner import validate_text
 from tuner.exit_code import Exit
 from tuner.standard_input import standard_input
 from tuner.validate_fields import Reason
+from tuner.validate_lines import refuse_wide
 from tuner.validate_predict import Comparison, compare, compare_calibrated, compare_left_out
 from tuner.validate_report import Report, document, report
 from tuner.validate_rows import MeasuredRow, Skipped, bundled_lines, bundled_rows, engine_named, read_rows
@@ -88,13 +89,21 @@ def _lines(name: str | None) -> list[str] | list[bytes]:
     if name is None:
         return bundled_lines()
     if name == "-":
-        return list(standard_input())
+        return _checked("stdin", standard_input().read())
     if not name.strip():
         raise MalformedError("FILE is a file of JSON lines, or - for stdin (got '')")
     try:
-        return Path(name).read_bytes().splitlines()
+        return _checked(name, Path(name).read_bytes())
     except OSError as error:
         raise MalformedError(f"{name} cannot be read: {error.strerror}") from None
+
+
+def _checked(name: str, data: bytes) -> list[bytes]:
+    try:
+        refuse_wide(data)
+    except MalformedError as error:
+        raise MalformedError(f"{name} {error}") from None
+    return data.splitlines()
 
 
 def _is_asked_for(each: MeasuredRow | Skipped, request: ValidateRequest, engine: ServingEngine | None) -> bool:
@@ -135,4 +144,4 @@ def _why(read: Sequence[object], kept: Sequence[object], skipped: Iterable[Skipp
         return f": {len(read)} read, none of them asked for"
     first = next(iter(skipped))
     is_said = first.reason in set(Reason) and not first.message.startswith(first.reason)
-    return f"; line {first.line}: {first.reason}{f', {first.message}' if is_said else ''}"
+    return f"; line {first.line}: {first.reason}{f': {first.message}' if is_said else ''}"

@@ -73,6 +73,8 @@ class Report:
 
     held_out: None where all points are, or where constants are not those that come with the tool.
 
+    unknown_releases: compared points by a word for their release that none has, and the one it was read as.
+
     by_use: rows that constants were fitted on, the others, and those with a throughput alone; empty where all are of
         the second kind.
     """
@@ -84,6 +86,7 @@ class Report:
     skipped: tuple[Skipped, ...]
     overall: Summary
     held_out: HeldOut | None
+    unknown_releases: Mapping[tuple[str, str], int]
     by_use: Mapping[str, Summary]
     by_engine: Mapping[str, Summary]
     by_gpu: Mapping[str, Summary]
@@ -124,6 +127,11 @@ def report(
         held_out=HeldOut(n=len(new), of_fitted_pairs=sum(pair in fitted_pairs for pair in new))
         if new and fitted_pairs
         else None,
+        unknown_releases=Counter(
+            (each.row.engine_version, f"0.5.{each.row.setting.patch}")
+            for each in compared
+            if not each.row.setting.is_release_known
+        ),
         by_use=by(use_of, lambda _: "") if differ else {},
         by_engine=by(lambda each: str(each.row.engine), lambda each: each.engine),
         by_gpu=by(lambda each: each.row.gpu_name, lambda each: each.gpu),
@@ -154,6 +162,10 @@ def document(found: Report) -> dict[str, Any]:
             {"line": each.line, "reason": each.reason, "message": each.message} for each in found.skipped[:_MOST_SAID]
         ],
         "held_out": None if found.held_out is None else asdict(found.held_out),
+        "unknown_releases": [
+            {"engine_version": named, "read_as": release, "n": n}
+            for (named, release), n in found.unknown_releases.items()
+        ],
         "overall": _of(found.overall),
         **{
             part: {name: _of(each) for name, each in getattr(found, part).items()}

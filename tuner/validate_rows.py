@@ -16,19 +16,30 @@ from typing import Any
 from cost_models.setting import ServingEngine, Setting
 from search_spaces.errors import MalformedError, UserError
 from search_spaces.hardware import Cluster
-from search_spaces.layout import MOST_GPUS, Layout
+from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.sglang.resolution import resolve
 from search_spaces.sglang.rules import judge
 from search_spaces.sglang.versions import EngineVersion
 from search_spaces.workload import MOST_CONCURRENT
-from tuner.batch_lines import numbered, object_of
+from tuner.batch_lines import numbered
 from tuner.served_names import served_gpu, served_model
-from tuner.validate_campaigns import client, length_ratio, memory_flags, setting
-from tuner.validate_fields import LONGEST, Reason, SkippedError, count, milliseconds, tokens_per_second, word
-from tuner.validate_flags import flag_words, launch_of
-
-GPUS_PER_NODE = 8
+from tuner.validate_campaigns import client, length_ratio, memory_flags, release_of, setting
+from tuner.validate_fields import (
+    LONGEST,
+    Reason,
+    SkippedError,
+    count,
+    flagged,
+    milliseconds,
+    refuse_missing,
+    tokens_per_second,
+    truth,
+    word,
+)
+from tuner.validate_flags import flag_words, launch_of, refuse_impossible
+from tuner.validate_lines import refuse_repeats, said_on
+from tuner.validate_sizes import cluster_of_size, sizes_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +143,8 @@ def read_rows(lines: Iterable[str | bytes], *, with_flagged: bool = False) -> It
     for number, line in numbered(lines):
         said: Mapping[str, Any] = {}
         try:
-            said = object_of(line)
+            said = said_on(line)
+            refuse_repeats(line)
             yield _row(number, _once(said, seen), with_flagged=with_flagged)
         except MalformedError as error:
             yield _skipped(number, said, Reason.UNREADABLE, error)
@@ -165,26 +177,27 @@ def _shown(value: Any) -> str:
 
 
 def _row(number: int, said: Mapping[str, Any], *, with_flagged: bool) -> MeasuredRow:
-    engine = _engine(said)
-    if said.get("mode") not in {None, "", "agg"} or said.get("disagg"):
+    if word(said, "mode") not in {"", "agg"} or said.get("disagg"):
         raise SkippedError(Reason.DISAGGREGATED, "prefill and decode ran on different GPUs")
-    flag = word(said, "flag")
+    flag = flagged(said)
     if flag and not with_flagged:
-        raise SkippedError(f"{Reason.FLAGGED}: {flag}", f"flagged: {flag}")
+        raise SkippedError(flag, flag)
     status = word(said, "layout_status")
     if status not in {"", "ok"}:
         raise SkippedError(Reason.UNCLEAR_LAYOUT, f"layout_status is {status}")
-    served, precision = word(said, "model", needed=True), word(said, "precision")
-    gpu_name = word(said, "gpu", needed=True)
-    sent_by = client(said, engine)
-    ratio = length_ratio(said, sent_by)
+    refuse_missing(said)
+    engine = _engine(said)
+    served, precision, gpu_name = (word(said, name) for name in ("model", "precision", "gpu"))
     input_tokens, output_tokens = (count(said, name, LONGEST) for name in ("isl", "osl"))
+    sent_by = client(said, engine, input_tokens, output_tokens)
+    ratio = length_ratio(said, sent_by)
     concurrency = count(said, "concurrency", MOST_CONCURRENT)
     tpot_ms, ttft_ms = (milliseconds(said, name) for name in ("tpot_ms", "ttft_ms"))
     output_tok_s = tokens_per_second(said, "output_tok_s")
-    if tpot_ms is None and output_tok_s is None:
-        raise SkippedError(Reason.BAD_VALUE, "tpot_ms is missing, and output_tok_s as well")
-    sizes, num_gpus = _sizes(said)
+    sizes, num_gpus = sizes_of(said)
+    engine_version = word(said, "engine_version")
+    release = release_of(engine, engine_version, said)
+    used_for_fitting = truth(said, "used_for_fitting")
     try:
         model = served_model(served, precision)
     except UserError as error:
@@ -193,13 +206,13 @@ def _row(number: int, said: Mapping[str, Any], *, with_flagged: bool) -> Measure
         gpu = served_gpu(gpu_name)
     except UserError as error:
         raise SkippedError(Reason.UNKNOWN_GPU, str(error)) from None
-    nodes = -(-num_gpus // GPUS_PER_NODE)
-    cluster = Cluster(gpu=gpu, gpus_per_node=-(-num_gpus // nodes), num_nodes=nodes)
-    engine_version = word(said, "engine_version")
-    ran_as = setting(engine, engine_version, said, sent_by)
+    cluster = cluster_of_size(gpu, num_gpus)
+    ran_as = setting(engine, release, sent_by)
     other_flags = flag_words(said, ran_as.version)
     launch = None if other_flags is None else launch_of(other_flags, sizes, ran_as.version)
     asked = (launch or Layout()).changed(**sizes, **memory_flags(said, launch, model, gpu))
+    if launch is not None:
+        refuse_impossible(asked, model, cluster, ran_as.version)
     layout, is_legal = _effective(asked, model, cluster, ran_as.version)
     return MeasuredRow(
         line=number,
@@ -220,7 +233,7 @@ def _row(number: int, said: Mapping[str, Any], *, with_flagged: bool) -> Measure
         tpot_s=None if tpot_ms is None else tpot_ms / 1e3,
         ttft_s=None if ttft_ms is None else ttft_ms / 1e3,
         stated_output_tok_per_s=output_tok_s,
-        used_for_fitting=said.get("used_for_fitting") is True,
+        used_for_fitting=used_for_fitting,
     )
 
 
@@ -244,26 +257,9 @@ def _squeezed(name: str) -> str:
 
 def _engine(said: Mapping[str, Any]) -> ServingEngine:
     try:
-        return engine_named(word(said, "engine", needed=True))
+        return engine_named(word(said, "engine"))
     except MalformedError as error:
         raise SkippedError(Reason.UNKNOWN_ENGINE, str(error)) from None
-
-
-def _sizes(said: Mapping[str, Any]) -> tuple[dict[str, int], int]:
-    """The sizes of the layout by its fields, and the GPUs. 0 and null stand for no such parallelism."""
-    name = "tp" if said.get("world_tp") is None else "world_tp"
-    tp = count(said, name, MOST_GPUS)
-    ep, attention_dp, pp = (
-        count(said, each, MOST_GPUS, default=1, least=0) or 1 for each in ("moe_ep", "attention_dp", "pp")
-    )
-    num_gpus = count(said, "n_gpus", MOST_GPUS, default=tp * pp)
-    if num_gpus != tp * pp:
-        raise SkippedError(Reason.UNCLEAR_LAYOUT, f"n_gpus is {num_gpus}, but {name} times pp is {tp * pp}")
-    for each, size in (("moe_ep", ep), ("attention_dp", attention_dp)):
-        if tp % size:
-            raise SkippedError(Reason.UNCLEAR_LAYOUT, f"{each} must divide {name}, but {size} does not divide {tp}")
-    nodes = -(-num_gpus // GPUS_PER_NODE)
-    return {"tp_size": tp, "ep_size": ep, "attn_dp_size": attention_dp, "pp_size": pp, "nnodes": nodes}, num_gpus
 
 
 @cache

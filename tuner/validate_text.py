@@ -12,6 +12,11 @@ from tuner.validate_report import THROUGHPUT_ALONE, Report, Summary
 
 _MOST_REASONS = 8
 _LONGEST_EXAMPLE = 90
+_LONGEST_NAME = 80
+_LONGEST_WORD = 30
+_MOST_WORDS = 4
+_TOO_LONG = 1e5
+_CUT = " ..."
 _NONE = "-"
 
 _PER_GPU_RULE = "fewer GPUs, TP before EP and PP"
@@ -44,6 +49,7 @@ def lines(found: Report, width: int, by: Sequence[str]) -> list[str]:
         *_held_out(found),
         *_tables("by engine", found.by_engine, width),
         *(line for part in PARTS if part in by for line in _tables(f"by {part}", _short(PARTS[part](found)), width)),
+        *_releases(found),
         *_order(found),
         *_skipped(found),
     ]
@@ -65,6 +71,21 @@ def _held_out(found: Report) -> list[str]:
     return ["", said]
 
 
+def _releases(found: Report) -> list[str]:
+    unknown = found.unknown_releases
+    if not unknown:
+        return []
+    total = sum(unknown.values())
+    read = ", ".join(
+        f"{_shown(named, _LONGEST_WORD)} read as {release}" for named, release in list(unknown)[:_MOST_WORDS]
+    )
+    more = f", and {len(unknown) - _MOST_WORDS} more" if len(unknown) > _MOST_WORDS else ""
+    return [
+        "",
+        f"{_counted(total, 'line')} {'names' if total == 1 else 'name'} a release that is not known: {read}{more}",
+    ]
+
+
 def _tables(title: str, parts: Mapping[str, Summary], width: int) -> list[str]:
     """Parts without a time per output token have a table of their own."""
     shown = {name: each for name, each in parts.items() if each.n}
@@ -83,8 +104,8 @@ def _alone(title: str, parts: Mapping[str, Summary], width: int) -> list[str]:
         Column(title=f"{title}: {THROUGHPUT_ALONE}".removeprefix(": "), cells=tuple(parts), is_number=False),
         Column(title="n", cells=[str(each.n) for each in values]),
         _errors("tok/s", speeds, 0),
-        Column(title=f"in {100 * COVERAGE:.0f} %", cells=[_of(e, "coverage", "{:.0f}") for e in speeds]),
-        Column(title="width", cells=[_of(e, "interval_factor", "x{:.2f}") for e in speeds]),
+        Column(title=f"in {100 * COVERAGE:.0f} %", cells=[_of(e, "coverage", ".0f") for e in speeds]),
+        Column(title="width", cells=[_of(e, "interval_factor", ".2f", sign="x") for e in speeds]),
     ]
     return table_lines(columns, width)
 
@@ -98,26 +119,29 @@ def _timed(title: str, parts: Mapping[str, Summary], width: int) -> list[str]:
         _errors("TPOT", tpot, 0),
         _errors("tok/s", [each.output_tok_s for each in values], 2),
         _errors("TTFT", [each.ttft for each in values], 3),
-        Column(title=f"in {100 * COVERAGE:.0f} %", cells=[_of(e, "coverage", "{:.0f}") for e in tpot]),
-        Column(title="width", cells=[_of(e, "interval_factor", "x{:.2f}") for e in tpot]),
-        Column(title="Spearman", cells=[_or(each.within.mean, "{:.3f}") for each in values], priority=1),
+        Column(title=f"in {100 * COVERAGE:.0f} %", cells=[_of(e, "coverage", ".0f") for e in tpot]),
+        Column(title="width", cells=[_of(e, "interval_factor", ".2f", sign="x") for e in tpot]),
+        Column(title="Spearman", cells=[_or(each.within.mean, ".3f") for each in values], priority=1),
     ]
     return table_lines(columns, width)
 
 
 def _short(parts: Mapping[str, Summary]) -> dict[str, Summary]:
     """Without the owners of models, where that leaves names apart."""
-    short = {name.split("/", 1)[-1].replace(" | ", " "): each for name, each in parts.items()}
-    return short if len(short) == len(parts) else dict(parts)
+    for named in (lambda name: name.split("/", 1)[-1].replace(" | ", " "), str):
+        short = {_shown(named(name), _LONGEST_NAME): each for name, each in parts.items()}
+        if len(short) == len(parts):
+            return short
+    return {f"{_shown(name, _LONGEST_NAME)} ({number})": each for number, (name, each) in enumerate(parts.items(), 1)}
 
 
 def _errors(name: str, found: Sequence[Errors | None], priority: int) -> Column:
     """Four figures that stay together."""
     figures = [
-        ["median", *(_of(each, "median_ape", "{:.1f}") for each in found)],
-        ["mean", *(_of(each, "mean_ape", "{:.1f}") for each in found)],
-        ["P90", *(_of(each, "p90_ape", "{:.1f}") for each in found)],
-        ["bias", *(_of(each, "median_error", "{:+.1f}") for each in found)],
+        ["median", *(_of(each, "median_ape") for each in found)],
+        ["mean", *(_of(each, "mean_ape") for each in found)],
+        ["P90", *(_of(each, "p90_ape") for each in found)],
+        ["bias", *(_of(each, "median_error", sign="+") for each in found)],
     ]
     widths = [max(map(len, column)) for column in figures]
     title, *cells = (
@@ -127,12 +151,23 @@ def _errors(name: str, found: Sequence[Errors | None], priority: int) -> Column:
     return Column(title=f"{name} {title.lstrip()}", cells=cells, priority=priority)
 
 
-def _of(found: Errors | None, name: str, form: str) -> str:
-    return _or(None if found is None else getattr(found, name), form)
+def _of(found: Errors | None, name: str, form: str = ".1f", *, sign: str = "") -> str:
+    return _or(None if found is None else getattr(found, name), form, sign=sign)
 
 
-def _or(value: float | None, form: str) -> str:
-    return _NONE if value is None else form.format(value)
+def _or(value: float | None, form: str = ".1f", *, sign: str = "") -> str:
+    """As `form` writes it; a value of more digits than anyone reads as a power of ten. sign: as in a format, or x."""
+    if value is None:
+        return _NONE
+    form = form if abs(value) < _TOO_LONG else ".0e"
+    return f"x{value:{form}}" if sign == "x" else f"{value:{sign}{form}}"
+
+
+def _shown(text: str, most: int) -> str:
+    """What a file says, on one line of at most `most` letters, all of them printable."""
+    plain = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    cut = shorten(plain, most, placeholder=_CUT)
+    return f"{plain[: most - len(_CUT)]}{_CUT}" if cut == _CUT.strip() else cut
 
 
 def _order(found: Report) -> list[str]:
@@ -180,9 +215,7 @@ def _counted(number: int, what: str) -> str:
 
 
 def _choice(choice: Choice) -> str:
-    accuracy, mean, most = (
-        _or(value, "{:.1f}") for value in (choice.order_accuracy, choice.regret_mean, choice.regret_max)
-    )
+    accuracy, mean, most = (_or(value) for value in (choice.order_accuracy, choice.regret_mean, choice.regret_max))
     return f"{accuracy} % in order, regret {mean} % mean, {most} % at most"
 
 
@@ -192,7 +225,10 @@ def _skipped(found: Report) -> list[str]:
     said = [f"of layouts that the rules here forbid: {_counted(disagrees, 'point')}"] if disagrees else []
     if not reasons:
         return ["", *said] if said else []
-    shown = [f"  {number:>5}  {reason}{_example(found, reason)}" for reason, number in reasons.items()]
+    shown = [
+        f"  {number:>5}  {_shown(reason, _LONGEST_EXAMPLE)}{_example(found, reason)}"
+        for reason, number in reasons.items()
+    ]
     more = [f"  and {len(shown) - _MOST_REASONS} more reasons: --json has all"] if len(shown) > _MOST_REASONS else []
     return ["", *said, f"{_counted(sum(reasons.values()), 'line')} not compared", *shown[:_MOST_REASONS], *more]
 
@@ -201,4 +237,4 @@ def _example(found: Report, reason: str) -> str:
     first = next(each for each in found.skipped if each.reason == reason)
     if first.message.startswith(reason):
         return ""
-    return f" (line {first.line}: {shorten(first.message, _LONGEST_EXAMPLE, placeholder=' ...')})"
+    return f" (line {first.line}: {_shown(first.message, _LONGEST_EXAMPLE)})"

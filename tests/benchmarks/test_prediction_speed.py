@@ -28,7 +28,7 @@ from search_spaces.workload import Workload
 
 PEER = "LAYOUT_TUNE_PEER_PYTHON"
 MODEL, CLUSTER, PEERS_MODEL, PEERS_SYSTEM = "qwen3-235b-a22b-fp8", "8xh200", "Qwen/Qwen3-235B-A22B-FP8", "h200_sxm"
-LADDER = tuple(range(1, 257, 4))
+LADDERS = {"many concurrencies": tuple(range(1, 257, 4)), "those of the product": Workload().concurrencies}
 TRIES = 3
 
 
@@ -63,18 +63,19 @@ def on_one_core() -> Iterator[None]:
         os.sched_setaffinity(0, cores)
 
 
-def test_how_many_predictions_a_second_one_core_makes_over_a_whole_space() -> None:
+@pytest.mark.parametrize("ladder", LADDERS.values(), ids=LADDERS)
+def test_how_many_predictions_a_second_one_core_makes_over_a_whole_space(ladder: tuple[int, ...]) -> None:
     model, cluster = load_model(MODEL), parse_cluster(CLUSTER)
-    load, setting = Workload(concurrencies=LADDER), Setting(version=NEWEST)
+    load, setting = Workload(concurrencies=ladder), Setting(version=NEWEST)
     layouts = [candidate.effective for candidate in enumerate_space(model, cluster, NEWEST).candidates]
     judged = [(layout, fit(model, cluster, layout, load)) for layout in layouts]
     fitting = [(layout, held) for layout, held in judged if isinstance(held, Memory)]
-    num = len(fitting) * len(LADDER)
+    num = len(fitting) * len(ladder)
     with on_one_core():
         arrays_s = best_s(lambda: surface(model, cluster, fitting, load, setting=setting))
         values_s = best_s(lambda: predict_all(model, cluster, layouts, load, setting=setting))
     print(  # noqa: T201
-        f"\n{len(fitting)} layouts x {len(LADDER)} concurrencies on one core: {num / arrays_s:,.0f} predictions/s as "
+        f"\n{len(fitting)} layouts x {len(ladder)} concurrencies on one core: {num / arrays_s:,.0f} predictions/s as "
         f"arrays, {num / values_s:,.0f} with memory, limits and every value with its interval"
     )
     assert len(fitting) > 100

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cost_models.calibration import NO_CALIBRATION, Observation, calibrate
 from cost_models.estimate import predict, predict_all, predict_for_comparison
 from cost_models.prediction import Prediction
+from cost_models.setting import Setting
 from cost_models.uncertainty import Z
 from search_spaces.catalogue import load_model, parse_cluster
 from search_spaces.layout import Layout
@@ -167,3 +168,65 @@ def test_what_two_layouts_have_in_common_falls_out_of_their_ratio():
 
 def test_nothing_measured_changes_nothing():
     assert predicted(TP8, calibrate(MODEL, CLUSTER, WORKLOAD, [])) == predicted(TP8)
+
+
+def test_measurements_of_one_point_that_contradict_each_other_make_it_less_sure_not_more():
+    point = predicted(TP8).points[0]
+    both = [replace(observed(TP8, factor, (1,))[0], ttft_s=None) for factor in (1.0, 10.0)]
+    after = calibrated(TP8, both).points[0]
+    for seen in both:
+        assert seen.tpot_s in after.tpot_interval_s
+    assert after.tpot_interval_s.factor > point.tpot_interval_s.factor
+
+
+def test_repeats_that_agree_say_more_than_one_measurement():
+    one, many = (calibrated(TP8, observed(TP8, 1.1, (16,)) * count).points[2] for count in (1, 8))
+    assert many.tpot_interval_s.factor < one.tpot_interval_s.factor
+
+
+def test_another_way_of_the_all_reduces_is_another_launch():
+    """Measured with NCCL at 38 ms says little of what SGLang's own all-reduce over PCIe would do."""
+    model, cluster = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    plain = replace(TP8, mem_fraction_static=0.9)
+    ipc = Setting(environment=(("SGLANG_ENABLE_PCIE_IPC_ALLREDUCE", "1"),))
+    slow = Observation(layout=plain, concurrency=1, tpot_s=0.0384)
+    seen = calibrate(model, cluster, WORKLOAD, [slow])
+    before, same, other = (
+        predict(model, cluster, plain, WORKLOAD, calibration=known, setting=setting).points[0]
+        for known, setting in ((NO_CALIBRATION, ipc), (seen, Setting()), (seen, ipc))
+    )
+    assert same.tpot_s == pytest.approx(0.0384, rel=0.05)
+    assert other.tpot_s < 1.7 * before.tpot_s < same.tpot_s
+    with_ipc = calibrate(model, cluster, WORKLOAD, [replace(slow, environment=ipc.environment)])
+    told, untold = (
+        predict(model, cluster, plain, WORKLOAD, calibration=with_ipc, setting=setting).points[0]
+        for setting in (ipc, Setting())
+    )
+    assert told.tpot_s == pytest.approx(0.0384, rel=0.05)
+    assert untold.tpot_interval_s.factor > 1.3 * told.tpot_interval_s.factor
+
+
+@given(share=st.floats(0.7, 1.0))
+def test_rates_of_short_runs_are_predicted_as_such_runs_measure_them(share):
+    """A run of few requests ends with stragglers, so its rate is below that of a steady state with the same times."""
+    steady = [
+        replace(seen, output_tok_per_s=point.output_tok_per_s * (1.0 if point.concurrency == 1 else share))
+        for seen, point in zip(observed(TP8, 1.0), (predicted(TP8).points[0], predicted(TP8).points[-1]), strict=True)
+    ]
+    before, after = predicted(EP8), calibrated(EP8, steady)
+    assert after.points[0].output_tok_per_s == pytest.approx(before.points[0].output_tok_per_s, rel=1e-3)
+    assert after.points[-1].output_tok_per_s == pytest.approx(share * before.points[-1].output_tok_per_s, rel=1e-3)
+    assert after.points[-1].tpot_s == pytest.approx(before.points[-1].tpot_s, rel=1e-3)
+
+
+def test_a_wait_for_a_place_says_nothing_of_prefill():
+    """Of a time to first token that is mostly a wait for others' tokens."""
+    model, cluster = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    crowded = replace(TP8, mem_fraction_static=0.9)
+    load = replace(WORKLOAD, concurrencies=(1, 512))
+    before = predict(model, cluster, crowded, load)
+    seen = Observation(
+        layout=crowded, concurrency=512, tpot_s=before.points[1].tpot_s, ttft_s=3 * before.points[1].ttft_s
+    )
+    after = predict(model, cluster, crowded, load, calibration=calibrate(model, cluster, load, [seen]))
+    assert after.points[0].ttft_s == before.points[0].ttft_s

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from cost_models.constants import DEFAULT, NAMES
+from cost_models.constants import DEFAULT, Constants
 from cost_models.estimate import predict, predict_all, predict_if_it_fits
 from cost_models.memory_types import DoesNotFit
 from cost_models.prediction import Prediction
 from cost_models.setting import Client, ServingEngine, Setting
 from search_spaces.catalogue import load_model, model_names, parse_cluster
 from search_spaces.errors import CannotRunError
+from search_spaces.hardware import Fabric, Route
 from search_spaces.layout import Layout
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.space import enumerate_space
@@ -261,7 +262,7 @@ def test_every_constant_matters_to_some_prediction():
         ]
 
     usual = answers(DEFAULT)
-    for name in NAMES:
+    for name in (each.name for each in fields(Constants)):
         assert answers(replace(DEFAULT, **{name: 1.1 * getattr(DEFAULT, name)})) != usual, name
 
 
@@ -306,3 +307,48 @@ def test_every_legal_layout_of_every_model_has_a_sound_prediction_or_does_not_fi
                 assert_sound(answer)
             else:
                 assert answer.shortfall_bytes > 0
+
+
+@pytest.mark.parametrize("width", [2, 4, 8])
+def test_context_parallelism_shares_a_prompt_only_where_prefill_is_told_to(width):
+    """Without `--enable-prefill-cp` every rank computes the whole prompt, with fewer ranks a head (layers/cp/base.py)."""
+    model, cluster = load_model("deepseek-v3"), parse_cluster("8xh200")
+    load = Workload(input_tokens=8000, concurrencies=(1, 64))
+    plain = Layout(tp_size=8, mem_fraction_static=0.85, chunked_prefill_size=8192)
+    copied = replace(plain, attn_cp_size=width)
+    shared = replace(copied, enable_prefill_cp=True, cp_strategy="interleave")
+    one, copies, shares = (answer.points for answer in predict_all(model, cluster, (plain, copied, shared), load))
+    for alone, copy, share in zip(one, copies, shares, strict=True):
+        assert copy.ttft_s > alone.ttft_s
+        assert copy.output_tok_per_s < alone.output_tok_per_s
+        assert share.ttft_s < copy.ttft_s
+
+
+def test_every_micro_batch_of_a_full_pipeline_passes_the_head_of_its_last_stage():
+    model, cluster = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    pipeline = Layout(pp_size=8, mem_fraction_static=0.94, chunked_prefill_size=8192)
+    answer = predict(model, cluster, pipeline, Workload(concurrencies=(1, 256)))
+    alone, crowded = dict(answer.step.parts)["LM head"], dict(answer.peak_step.parts)["LM head"]
+    assert crowded > 8 * alone
+
+
+def test_the_peak_is_at_the_fewest_requests_beyond_which_the_others_only_wait():
+    model, cluster = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    layout = Layout(tp_size=8, ep_size=8, mem_fraction_static=0.9, chunked_prefill_size=8192)
+    load = Workload(input_tokens=8000, output_tokens=1000, concurrencies=(1, 8, 64, 256, 1024))
+    answer = predict(model, cluster, layout, load)
+    assert answer.memory.max_concurrency(load) < 64
+    assert answer.peak.concurrency == 64
+    assert answer.points[-1].output_tok_per_s == pytest.approx(answer.peak.output_tok_per_s)
+
+
+@pytest.mark.parametrize("route", [Route.SWITCH, Route.SOCKETS])
+def test_a_time_to_first_token_is_as_sure_as_the_link_that_prompts_travel_over(route):
+    model = load_model("kimi-k2.6")
+    layout = Layout(tp_size=8, mem_fraction_static=0.9, chunked_prefill_size=8192)
+    unknown = parse_cluster("8xrtx-pro-6000")
+    known = replace(unknown, fabric=Fabric(source="a test", route=route))
+    before, after = (
+        predict(model, cluster, layout, Workload()).points[0].ttft_interval_s for cluster in (unknown, known)
+    )
+    assert (after.factor < before.factor) == (route is Route.SWITCH)

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cost_models.attention_core import core_reads
 from cost_models.limit import limits
 from search_spaces.catalogue import load_model, parse_cluster
+from search_spaces.layout import Layout
 from search_spaces.workload import Workload
 from tuner.validate_rows import bundled_rows
 
@@ -63,3 +65,13 @@ def test_a_better_box_has_a_higher_limit(model, lengths, factor):
         assert all(a.output_tok_per_s <= b.output_tok_per_s * (1 + 1e-9) for a, b in zip(usual, better, strict=True))
     # More requests share the weights that are read.
     assert all(a.output_tok_per_s <= b.output_tok_per_s * (1 + 1e-9) for a, b in pairwise(usual))
+
+
+@pytest.mark.parametrize(("box", "reads_less"), [("4xb200", True), ("4xh200", False)])
+def test_a_card_that_can_keep_its_cache_in_four_bits_may_read_less_than_in_eight(box, reads_less):
+    """30,000 tokens in: reading the cache is most of a step of 512 requests."""
+    model, cluster = load_model("qwen3-235b-a22b-fp8"), parse_cluster(box)
+    load = Workload(input_tokens=30000, output_tokens=2000, concurrencies=(1, 512))
+    in_eight_bits = core_reads(model, cluster.gpu, Layout(kv_cache_dtype="fp8_e4m3"), 1, 31000).size_bytes
+    cache_alone = cluster.num_gpus * cluster.gpu.memory_bytes_per_s / in_eight_bits
+    assert (limits(model, cluster, load)[-1].output_tok_per_s > cache_alone) == reads_less

@@ -99,6 +99,36 @@ def test_what_is_illegal_has_its_rule_and_no_time() -> None:
     assert all(told[name] is None for name in TIMES)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"flags": None, "argv": "TP16 EP16"},
+        {"flags": {"tp-size": 16, "ep-size": 16}},
+        {"model": "deepseek-v3", "flags": None, "argv": "TP16"},
+        {"model": "deepseek-v3", "flags": {"tp-size": 8, "pp-size": 2}},
+        {"flags": {"tp-size": 8, "ep-size": 3}},
+        {"flags": {"tp-size": "many"}},
+    ],
+)
+def test_what_ends_before_memory_is_filled_neither_fits_nor_does_not(change: dict[str, Any]) -> None:
+    told = one(**change)
+    assert (told["verdict"], told["fits"]) == ("illegal", None)
+
+
+def test_where_options_that_are_not_counted_decide_it_neither_fits_nor_does_not() -> None:
+    large = {"model": "qwen3-235b-a22b", "gpu": "h100", "n_gpus": 4, "flags": None}
+    plain, offloaded = answered(
+        {**LINE, **large, "argv": "--tp-size 4"}, {**LINE, **large, "argv": "--tp-size 4 --cpu-offload-gb 40"}
+    )
+    assert (plain["verdict"], plain["fits"], plain["shortfall"] is None) == ("illegal", False, False)
+    assert (offloaded["verdict"], offloaded["fits"], offloaded["shortfall"]) == ("legal", None, None)
+    assert all(offloaded[name] is None for name in TIMES)
+    assert "memory is not judged" in offloaded["notes"][0]
+    long = {"model": "kimi-k2.6", "gpu": "rtx-pro-6000", "isl": 200_000, "osl": 2000, "flags": None}
+    told = one(**long, argv="--tp-size 8 --mem-fraction-static 0.8 --cpu-offload-gb 20")
+    assert (told["verdict"], told["fits"], told["shortfall"], told["tpot_ms"]) == ("legal", None, None, None)
+
+
 def test_what_is_too_large_has_a_shortfall_and_no_time() -> None:
     small = {"model": "deepseek-v3", "gpu": "h100", "flags": {"tp-size": 8}}
     told, without_number = answered({**LINE, **small}, {**LINE, **small, "n_gpus": None})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +15,33 @@ from cost_models.estimate import predict
 from cost_models.prediction import Prediction
 from cost_models.setting import Setting
 from search_spaces.catalogue import load_model, parse_cluster
-from search_spaces.errors import UnknownNameError, UserError
+from search_spaces.errors import CannotRunError, UnknownNameError, UserError
 from search_spaces.layout import Layout
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.workload import Workload
+from tuner import predict_ranking_document, predict_ranking_text
 from tuner.checking import Server, check_flags
 from tuner.engine import simulated
 from tuner.measurement import Measurement, Rung, Spread
 from tuner.objective import Objective
-from tuner.outcome import Illegal, Measured
+from tuner.outcome import (
+    Crashed,
+    Direction,
+    Environment,
+    Hung,
+    Illegal,
+    Interrupted,
+    Measured,
+    Outcome,
+    OutOfMemory,
+    StoppedEarly,
+)
 from tuner.predict_evidence import Evidence, gathered
 from tuner.predict_evidence_text import evidence_lines
+from tuner.predict_figure import measured_points, write_figure
 from tuner.predict_measured import measured_in_file
-from tuner.predict_study import measured_in_study
+from tuner.predict_space import Ranking, rank_space
+from tuner.predict_study import measured_in_study, trials_of
 from tuner.record import Origin, TrialRecord
 from tuner.request import Request
 from tuner.sampling import LayoutSampler, Scored
@@ -82,6 +97,103 @@ def test_it_is_said_how_many_points_moved_it_and_by_which_factor() -> None:
     assert set(evidence.document) >= {"origin", "num_points", "num_layouts", "tpot_factor", "ttft_factor", "simulated"}
 
 
+def ranked(evidence: Evidence | None = None, **options: Any) -> Ranking:
+    pins = {"tp_size": 8, "attn_cp_size": 1, "moe_a2a_backend": "none"}
+    options = {"pins": pins, **options}
+    return rank_space(*FACTS, NEWEST, LOAD, Objective.PEAK_THROUGHPUT, evidence=evidence, **options)
+
+
+def studied(factor: float, *ends: TrialRecord) -> Evidence:
+    """As a study that measured one layout at `factor` times its prediction, and in which `ends` took place."""
+    return replace(slower(factor), trials=trials_of(ends), origin="study mine")
+
+
+def test_layouts_that_died_in_the_study_are_not_ranked_but_listed() -> None:
+    usual = ranked()
+    first = usual.best.prediction.layout
+    died = replace(ended(OUT_OF_MEMORY), requested=usual.best.candidate.requested, effective=first)
+    told = ranked(studied(1.0, died))
+    assert first not in {each.prediction.layout for each in told.ranked}
+    shape = first.changed(mem_fraction_static=None)
+    for each in told.ranked:
+        for layout in (each.prediction.layout, each.roomiest[0].effective):
+            if layout.changed(mem_fraction_static=None) == shape:
+                assert layout.mem_fraction_static < first.mem_fraction_static
+    label = usual.best.candidate.requested.label
+    text = " ".join(" ".join(predict_ranking_text.report(told, 150, 3)).split())
+    assert f"1 layout died in that study and is not ranked: {label} (out of memory at CUDA graph capture)" in text
+    (shown,) = predict_ranking_document.document(told)["died"]
+    assert (shown["label"], shown["how"]) == (label, "out of memory at CUDA graph capture")
+    refused = replace(died, outcome=Illegal(cause="no", stage="check", exit_code=1))
+    gone = ranked(studied(1.0, refused))
+    assert shape not in {each.prediction.layout.changed(mem_fraction_static=None) for each in gone.ranked}
+    assert not predict_ranking_document.document(usual)["died"]
+    with pytest.raises(CannotRunError, match="died in study mine"):
+        ranked(
+            studied(1.0, ended(refused.outcome, None)),
+            pins={"tp_size": 8, "ep_size": 8, "attn_dp_size": 1, "attn_cp_size": 1, "moe_a2a_backend": "none"},
+        )
+
+
+def test_the_best_of_the_study_is_said_above_the_table() -> None:
+    won = ended(measured(simulated=False), number=5)
+    told = ranked(studied(1.0, won))
+    assert "measured best: TP8 EP8 mem0.9, 800 tok/s (trial 5)" in predict_ranking_text.report(told, 150, 3)
+    shown = predict_ranking_document.document(told)["measured_best"]
+    assert (shown["label"], shown["value"], shown["unit"], shown["trials"]) == ("TP8 EP8 mem0.9", 800.0, "tok/s", [5])
+
+
+def test_a_tight_fraction_that_was_measured_is_ranked_as_any_other() -> None:
+    story = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    server = Server(model=story[0], cluster=story[1])
+    tight = check_flags(("--tp-size", "8", "--ep-size", "4", "--mem-fraction-static", "0.94"), server).verdict.effective
+    seen = [Observation(layout=tight, concurrency=64, tpot_s=0.06)]
+    evidence = gathered(*story, LOAD, Setting(version=NEWEST), seen, origin="a test")
+    pins = {"tp_size": 8, "ep_size": 4, "attn_dp_size": 1, "attn_cp_size": 1, "moe_a2a_backend": "none"}
+    load = Workload(concurrencies=(1, 64, 256))
+    before, after = (
+        rank_space(*story, NEWEST, load, Objective.PEAK_THROUGHPUT, pins=pins, evidence=known).best
+        for known in (None, evidence)
+    )
+    assert not before.prediction.memory.is_tight
+    assert after.prediction.layout == tight
+    assert after.prediction.memory.is_tight
+    row = next(
+        line
+        for line in predict_ranking_text.report(
+            rank_space(*story, NEWEST, load, Objective.PEAK_THROUGHPUT, pins=pins, evidence=evidence), 150, 3
+        )
+        if line.startswith("1 ")
+    )
+    assert "tight" not in row
+
+
+@pytest.mark.parametrize("factor", [1.0, 2.5])
+def test_that_others_gain_by_slow_measurements_alone_is_said(factor: float) -> None:
+    best = ranked().best.prediction.layout
+    evidence = slower(factor, best)
+    told = ranked(evidence)
+    assert told.is_lead_unmeasured is (factor > 1.2)
+    text = " ".join(" ".join(predict_ranking_text.report(told, 150, 3)).split())
+    said = "the measured layouts came out x2.5 slower than predicted; others are expected to share part of that only"
+    assert (said in text) is (factor > 1.2)
+    assert predict_ranking_document.document(told)["is_lead_unmeasured"] is (factor > 1.2)
+
+
+def test_measured_points_are_drawn_in_the_figure(tmp_path: Path) -> None:
+    told = ranked(slower(1.3))
+    points = measured_points(told)
+    assert [x for x, _ in points] == pytest.approx([1 / (1.3 * point.tpot_s) for point in predicted().points])
+    assert all(
+        y == pytest.approx(point.output_tok_per_s / 1.3 / 8, rel=1e-6)
+        for (_, y), point in zip(points, predicted().points, strict=True)
+    )
+    path = tmp_path / "a.svg"
+    write_figure(told, path)
+    assert "measured" in path.read_text()
+    assert measured_points(ranked()) == []
+
+
 def test_nothing_measured_is_an_error() -> None:
     with pytest.raises(UserError, match="no measured point"):
         gathered(*FACTS, LOAD, Setting(version=NEWEST), [], origin="empty.jsonl")
@@ -119,12 +231,27 @@ def test_each_measured_point_stands_beside_what_was_predicted_of_it_before() -> 
     lines = evidence_lines(evidence, 100)
     rows = [line.split() for line in lines if line.strip().startswith("TP8 EP8")]
     assert len(rows) == 3
-    assert {row[-1] for row in rows} == {"0.67"}
+    assert all(row.count("0.67") == 2 for row in rows)
     assert [each["tpot_ms"]["measured"] for each in evidence.document["points"]] == pytest.approx(
         [1.5e3 * point.tpot_s for point in predicted().points]
     )
     assert max(map(len, evidence_lines(evidence, 60))) <= 60
     assert evidence_lines(None, 100) == []
+
+
+def test_points_outside_of_the_uncalibrated_interval_are_marked() -> None:
+    near, far = slower(1.02), slower(4.0)
+    for evidence, is_outside in ((near, False), (far, True)):
+        lines = [line for line in evidence_lines(evidence, 150) if line.strip().startswith("TP8 EP8")]
+        assert all(("outside 95 %" in line) is is_outside for line in lines)
+        for each, shown in zip(evidence.compared, evidence.document["points"], strict=True):
+            low, high = shown["tpot_ms"]["interval"]
+            assert (low / 1e3, high / 1e3) == pytest.approx((each.tpot_interval_s.low, each.tpot_interval_s.high))
+            assert is_outside is not (low <= shown["tpot_ms"]["measured"] <= high)
+            assert shown["tpot_ms"]["is_outside"] is is_outside
+    assert near.measured_over_predicted == pytest.approx(1.02)
+    assert far.measured_over_predicted == pytest.approx(4.0)
+    assert not any("outside" in line for line in evidence_lines(near, 150))
 
 
 @pytest.mark.parametrize(
@@ -133,7 +260,7 @@ def test_each_measured_point_stands_beside_what_was_predicted_of_it_before() -> 
         ("{", "line 2: not JSON"),
         ({**LINE, "concurrency": 0}, "concurrency is a count"),
         ({**LINE, "concurrency": 10**9}, "concurrency is a count"),
-        ({**LINE, "tpot_ms": None}, "a line says tpot_ms"),
+        ({**LINE, "tpot_ms": None}, "tpot_ms is missing"),
         ({**LINE, "tpot_ms": -1}, "tpot_ms is a time above 0"),
         ({**LINE, "tpot_ms": True}, "tpot_ms is a time above 0"),
         ({**LINE, "tpot_ms": 1e300}, "tpot_ms is a time above 0"),
@@ -230,12 +357,79 @@ def measured(*, simulated: bool) -> Measured:
 def test_a_studys_finished_trials_are_read_from_its_storage(tmp_path: Path) -> None:
     refused = Illegal(cause="no", stage="check", exit_code=1)
     url = study(tmp_path, record(measured(simulated=True), 8, 800.0), record(refused, 4, None))
-    found, is_simulated = measured_in_study(url, "mine", *FACTS, LOAD)
+    study_ = measured_in_study(url, "mine", *FACTS, LOAD)
+    found, is_simulated = study_.observations, study_.is_simulated
     assert is_simulated
+    assert [(each.told, each.trials) for each in study_.trials.died] == [("TP8 EP4 (refused at check)", (0,))]
+    assert study_.trials.best[Objective.PEAK_THROUGHPUT].value == 800.0
     assert [(each.concurrency, each.tpot_s, each.ttft_s) for each in found] == [(1, 0.03, 0.03), (8, 0.03, 0.03)]
     assert {each.layout for each in found} == {LAYOUT}
     told = gathered(*FACTS, LOAD, Setting(version=NEWEST), found, origin="study mine", is_simulated=is_simulated).told
     assert "simulated server" in told
+
+
+OUT_OF_MEMORY = OutOfMemory(
+    cause="no", stage="CUDA graph capture", direction=Direction.LOWER_FRACTION, exit_code=1, shortfall_bytes=1
+)
+
+
+def ended(outcome: Outcome, fraction: float | None = 0.9, *, number: int = 0, ep_size: int = 8) -> TrialRecord:
+    return replace(
+        record(measured(simulated=True), ep_size, None),
+        number=number,
+        outcome=outcome,
+        requested=Layout(tp_size=8, ep_size=ep_size, mem_fraction_static=fraction),
+        effective=LAYOUT.changed(ep_size=ep_size, mem_fraction_static=fraction),
+    )
+
+
+@pytest.mark.parametrize(
+    ("outcome", "dead"),
+    [
+        (OUT_OF_MEMORY, {0.9, 0.92}),
+        (replace(OUT_OF_MEMORY, direction=Direction.RAISE_FRACTION), {0.85, 0.9}),
+        (replace(OUT_OF_MEMORY, direction=Direction.SPLIT_FURTHER), {0.85, 0.9, 0.92}),
+        (Illegal(cause="no", stage="check", exit_code=1), {0.85, 0.9, 0.92}),
+        (Crashed(cause="no", stage="warm-up", exit_code=-11), {0.85, 0.9, 0.92}),
+        (Hung(stage="ready", silent_s=100.0), {0.85, 0.9, 0.92}),
+        (Environment(cause="port", stage="launch", exit_code=1), set()),
+        (Interrupted(cause="Ctrl-C"), set()),
+        (StoppedEarly(measurement=measured(simulated=True).measurement, reason="the budget ended"), set()),
+        (measured(simulated=True), set()),
+    ],
+)
+def test_an_end_of_its_own_rules_out_a_layout_and_the_fractions_it_speaks_of(
+    outcome: Outcome, dead: set[float]
+) -> None:
+    trials = trials_of([ended(outcome)])
+    layouts = {fraction: LAYOUT.changed(mem_fraction_static=fraction) for fraction in (0.85, 0.9, 0.92)}
+    assert {fraction for fraction, layout in layouts.items() if trials.how_it_died(layout)} == dead
+    assert trials.how_it_died(LAYOUT.changed(ep_size=2, mem_fraction_static=0.9)) is None
+
+
+def test_a_layout_that_was_measured_once_is_not_dead_and_saves_its_shape_from_a_crash_elsewhere() -> None:
+    crash = Crashed(cause="no", stage="warm-up", exit_code=-11)
+    trials = trials_of(
+        [ended(crash, 0.9, number=1), ended(measured(simulated=True), 0.9, number=2), ended(crash, 0.85, number=3)]
+    )
+    assert [(each.told, each.trials) for each in trials.died] == [("TP8 EP8 mem0.85 (crashed at warm-up)", (3,))]
+    assert trials.how_it_died(LAYOUT.changed(mem_fraction_static=0.9)) is None
+    assert trials.how_it_died(LAYOUT.changed(mem_fraction_static=0.88)) is None
+    again = trials_of([ended(OUT_OF_MEMORY, 0.9, number=1), ended(OUT_OF_MEMORY, 0.9, number=4)])
+    assert [each.trials for each in again.died] == [(1, 4)]
+
+
+def test_the_best_of_a_study_is_told_by_the_objective_that_is_asked_for() -> None:
+    seen = measured(simulated=True)
+    better = replace(seen.measurement.rungs[1], output_tok_per_s=1000.0)
+    winner = Measured(measurement=replace(seen.measurement, rungs=(seen.measurement.rungs[0], better)))
+    records = [ended(seen, number=0, ep_size=4), ended(winner, number=3), ended(winner, number=7)]
+    best = trials_of(records).best
+    assert best[Objective.PEAK_THROUGHPUT].told(Objective.PEAK_THROUGHPUT) == (
+        "measured best: TP8 EP8 mem0.9, 1,000 tok/s (trials 3 and 7)"
+    )
+    assert best[Objective.C1_LATENCY].told(Objective.C1_LATENCY).endswith("30.0 ms per token (trial 0)")
+    assert trials_of([ended(OUT_OF_MEMORY)]).best == {}
 
 
 def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
@@ -244,7 +438,7 @@ def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:
         measured_in_study(url, "mine", SERVER.model, parse_cluster("8xb200"), LOAD)
     with pytest.raises(UserError, match="input_tokens 1024, not 99: say --input-tokens 1024"):
         measured_in_study(url, "mine", *FACTS, Workload(input_tokens=99))
-    assert not measured_in_study(url, "mine", *FACTS, LOAD)[1]
+    assert not measured_in_study(url, "mine", *FACTS, LOAD).is_simulated
     with pytest.raises(UnknownNameError, match="mine"):
         measured_in_study(url, "mein", *FACTS, LOAD)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -20,8 +21,9 @@ from tuner.checking import Server
 from tuner.launch_words import read_words
 from tuner.predict_launch import PredictedLaunch, predict_launch
 from tuner.predict_launch_document import document
+from tuner.predict_sureness import parts_of
 from tuner.predict_text import report
-from tuner.predict_words import bar, figure
+from tuner.predict_words import bar, figure, said_time, time_unit
 
 STORY = Server(model=load_model("kimi-k2.6"), cluster=parse_cluster("8xrtx-pro-6000"))
 LOAD = Workload(concurrencies=(1, 16, 128))
@@ -115,9 +117,11 @@ def test_the_document_holds_what_the_text_tells() -> None:
         "points",
         "peak",
         "unproven",
+        "interval_parts",
+        "died",
         "calibration",
     }
-    assert sum(inner["memory"]["parts"].values()) == inner["memory"]["total_bytes"]
+    assert sum(inner["memory"]["parts_bytes"].values()) == inner["memory"]["total_bytes"]
     for step in ("decode_step", "peak_decode_step", "prefill"):
         assert sum(inner[step]["parts_ms"].values()) == pytest.approx(inner[step]["total_ms"])
     fractions = inner["mem_fraction_static"]
@@ -164,7 +168,17 @@ def test_any_layout_can_be_told(words: str, name: str) -> None:
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0, "0"), (0.0123, "0.012"), (0.5, "0.50"), (9.994, "9.99"), (9.999, "10.0"), (99.96, "100"), (12345.6, "12,346")],
+    [
+        (0, "0"),
+        (3.9e-6, "<0.0001"),
+        (0.0001, "0.0001"),
+        (0.0123, "0.012"),
+        (0.5, "0.50"),
+        (9.994, "9.99"),
+        (9.999, "10.0"),
+        (99.96, "100"),
+        (12345.6, "12,346"),
+    ],
 )
 def test_a_figure_has_three_digits_or_all_before_the_point(value: float, shown: str) -> None:
     assert figure(value) == shown
@@ -297,3 +311,157 @@ def test_on_80_columns_the_intervals_of_tpot_and_throughput_stay_and_sentences_a
     whole = told("TP8", "EP8", "mem0.9").split("\n")
     sentences = [line for line in whole[1:] if not re.match(r"at once| +\d+  ", line)]
     assert 80 < max(map(len, sentences)) <= 100
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [
+        (0.0126, "12.6 ms"),
+        (9.99, "9,990 ms"),
+        (10.0, "10.0 s"),
+        (169.4, "169 s"),
+        (7199, "7,199 s"),
+        (89158.5, "24.8 h"),
+    ],
+)
+def test_long_times_are_told_in_seconds_and_very_long_ones_in_hours(seconds: float, said: str) -> None:
+    assert said_time(seconds) == said
+
+
+def test_a_column_of_times_has_one_unit_by_its_largest_value() -> None:
+    assert time_unit((0.01, 9.0)).name == "ms"
+    assert time_unit((0.01, 12.0)).name == "s"
+    assert time_unit((0.01, 9000.0)).name == "h"
+    assert time_unit(()).name == "ms"
+    load = Workload(concurrencies=(1, 512))
+    shown = predicted("TP8", "EP8", "mem0.9", load=load)
+    assert isinstance(shown.estimate, Prediction)
+    last = shown.estimate.points[-1]
+    assert 10 < last.ttft_s < last.ttft_interval_s.high < 7200
+    text = told("TP8", "EP8", "mem0.9", load=load)
+    header = next(line for line in text.split("\n") if line.startswith("at once"))
+    assert "TTFT s " in header
+    assert "TPOT ms " in header
+    row = next(line for line in text.split("\n") if line.lstrip().startswith("512  "))
+    assert row.split()[1] == figure(last.ttft_s)
+    assert document(shown)["prediction"]["points"][-1]["ttft_ms"] == pytest.approx(last.ttft_s * 1e3)
+
+
+def test_on_the_cpus_of_a_host_no_time_has_more_than_six_digits() -> None:
+    server = Server(model=load_model("qwen3-30b-a3b-fp8"), cluster=parse_cluster("2xcpu"))
+    text = told("TP2", server=server, load=Workload(concurrencies=(1, 512)))
+    assert "TTFT h" in text
+    rows = [line for line in text.split("\n") if re.match(r" +(1|512)  ", line)]
+    assert len(rows) == 2
+    assert not any(re.search(r"\d,\d{3},\d{3}", row) for row in rows)
+
+
+def test_the_peak_may_lie_above_the_ladder_only_where_more_requests_would_run() -> None:
+    full = predicted("TP8", "EP8", "mem0.9", load=Workload(concurrencies=(1, 64, 512)))
+    open_ = predicted("TP8", "EP8", "mem0.9", load=Workload(concurrencies=(1, 64)))
+    single = predicted("TP8", "EP8", "mem0.9", load=Workload(concurrencies=(1, 64)), asked=(64,))
+    for launch, may in ((full, False), (open_, True), (single, False)):
+        assert isinstance(launch.estimate, Prediction)
+        assert launch.may_peak_above(launch.estimate) is may
+        text = "\n".join(map(str, report(launch, 150, is_plain=True)))
+        assert ("the top of the ladder: it may lie above" in text) is may
+        assert document(launch)["prediction"]["peak"]["may_lie_above"] is may
+    assert full.max_concurrency < 512
+
+
+def test_a_step_that_runs_fewer_requests_than_are_in_flight_says_how_many() -> None:
+    launch = predicted("TP8", "EP8", "mem0.9", load=Workload(concurrencies=(1, 512)))
+    text = "\n".join(map(str, report(launch, 150, is_plain=True)))
+    assert f"decode, {launch.max_concurrency} running" in text
+    assert "decode at 512" not in text
+    step = document(launch)["prediction"]["peak_decode_step"]
+    assert (step["concurrency"], step["running"]) == (512, launch.max_concurrency)
+    assert "decode at 64" in told("TP8", "EP8", "mem0.9", load=Workload(concurrencies=(1, 64)))
+
+
+@pytest.mark.parametrize("words", ["TP8 EP8 mem0.9", "TP8 ADP8 EP8 mem0.9", "TP4 PP2 EP4 mem0.9"])
+@pytest.mark.parametrize("name", ["kimi-k2.6", "qwen3-235b-a22b-fp8"])
+def test_the_parts_of_how_sure_it_is_make_the_interval(words: str, name: str) -> None:
+    server = STORY if name == "kimi-k2.6" else Server(model=load_model(name), cluster=parse_cluster("8xh200"))
+    shown = predicted(words, server=server, load=Workload(concurrencies=(1, 64, 1024)))
+    assert isinstance(shown.estimate, Prediction)
+    assert shown.sweep is not None
+    parts = parts_of(shown.estimate, shown.sweep)
+    assert parts[0].name.startswith("any model on any GPU")
+    peak = shown.estimate.points.index(shown.estimate.peak)
+    for place, at in ((0, shown.estimate.points[0]), (1, shown.estimate.points[peak])):
+        slower, faster = (
+            math.exp(math.hypot(*(math.log(factors[place]) for factors in either)))
+            for either in ([part.slower for part in parts], [part.faster for part in parts])
+        )
+        assert slower == pytest.approx(at.tpot_interval_s.high / at.tpot_s, rel=0.01)
+        assert faster == pytest.approx(at.tpot_s / at.tpot_interval_s.low, rel=0.01)
+    text = told(words, server=server, load=Workload(concurrencies=(1, 64, 1024)))
+    assert "any model on any GPU: x1.4 (campaigns of one kind differ by that)" in text
+    assert "they combine as the root of the sum of squares of their logarithms" in text
+    assert ("not proven: attention data parallelism: x1.8" in text) is ("ADP" in words)
+    assert len(document(shown)["prediction"]["interval_parts"]) == len(parts)
+
+
+def test_more_requests_than_were_measured_are_a_part_of_how_sure_it_is() -> None:
+    server = Server(model=load_model("gpt-oss-120b"), cluster=parse_cluster("4xh100"))
+    crowded, calm = (told("TP4", server=server, load=Workload(concurrencies=(1, top))) for top in (1024, 64))
+    assert "more than 128 requests at once at one replica: x1.8 (at the peak)" in crowded
+    assert "more than 128 requests" not in calm
+
+
+def test_what_a_variable_of_the_environment_would_change_is_told_with_both_times() -> None:
+    plain, on = predicted(LAUNCH), predicted(PCIE_IPC, *LAUNCH.split())
+    assert isinstance(plain.estimate, Prediction)
+    assert isinstance(on.estimate, Prediction)
+    usual, other = (figure(each.estimate.points[0].tpot_s * 1e3) for each in (plain, on))
+    assert f"with {PCIE_IPC}: {other} ms instead of {usual} at concurrency 1" in told(LAUNCH)
+    assert (on.switched, plain.switched is None) == (None, False)
+    assert f"with {PCIE_IPC}" not in told(PCIE_IPC, *LAUNCH.split())
+    shown = document(plain)["prediction"]["all_reduce"]["switched"]
+    assert (shown["variable"], shown["path"]) == (PCIE_IPC, "pcie_ipc")
+    attended_apart = told("TP8 ADP4 EP4 mem0.9")
+    assert f"with {PCIE_IPC}: no other time per token at concurrency 1" in attended_apart
+    nvlink = Server(model=load_model("qwen3-235b-a22b-fp8"), cluster=parse_cluster("8xh200"))
+    assert predicted("TP8 EP8", server=nvlink).switched is None
+
+
+def test_times_of_another_mechanism_than_the_engines_are_an_estimate_wherever_they_were_measured() -> None:
+    text = " ".join(told("TP2", server=probed("2xcpu", "gloo", 2)).split())
+    assert "its times: estimated: all_reduce over 2 ranks by gloo, measured here" in text
+    assert "shared memory was not measured" in text
+    fused = replace(probed("8xrtx-pro-6000", "nccl", 8).cluster, gpu=parse_cluster("8xh200").gpu)
+    server = Server(model=load_model("qwen3-235b-a22b-fp8"), cluster=fused)
+    assert "its times: estimated: flashinfer_fusion was not measured" in " ".join(
+        told("TP8 EP8", server=server).split()
+    )
+    real = " ".join(told("TP8 mem0.9", server=probed("8xrtx-pro-6000", "nccl", 8)).split())
+    assert "its times: all_reduce over 8 ranks by nccl, measured here" in real
+
+
+def test_where_options_that_are_not_counted_decide_whether_it_fits_nothing_is_told_of_times() -> None:
+    server = Server(model=load_model("qwen3-235b-a22b"), cluster=parse_cluster("4xh100"))
+    plain = predicted("--tp-size", "4", server=server)
+    assert (plain.is_unjudged, document(plain)["fits"]) == (False, False)
+    words = ["--tp-size", "4", "--cpu-offload-gb", "40"]
+    offloaded = predicted(*words, server=server)
+    assert offloaded.is_unjudged
+    shown = document(offloaded)
+    assert (shown["verdict"], shown["fits"], shown["prediction"], shown["shortfall"]) == ("legal", None, None, None)
+    text = told(*words, server=server)
+    assert text.startswith("legal")
+    assert "no performance is told: whether it fits hangs on what is not counted" in text
+    assert "TTFT" not in text
+    # The smallest request fits with this fraction, one of this load does not.
+    long = Workload(input_tokens=200_000, output_tokens=1000, concurrencies=(1,))
+    cases = ("--tp 8 --mem-fraction-static 0.8", False), ("--tp 8 --mem-fraction-static 0.8 --cpu-offload-gb 20", True)
+    for line, is_unjudged in cases:
+        launch = predicted(line, load=long)
+        assert (isinstance(launch.estimate, DoesNotFit), launch.is_unjudged) == (not is_unjudged, is_unjudged)
+        assert document(launch)["fits"] is (None if is_unjudged else False)
+
+
+def test_times_that_know_nothing_of_offloaded_weights_say_so() -> None:
+    server = Server(model=load_model("qwen3-235b-a22b"), cluster=parse_cluster("8xh100"))
+    assert "the times below are without --cpu-offload-gb 4" in told("--tp-size 8 --cpu-offload-gb 4", server=server)
+    assert "the times below are without" not in told("--tp-size 8", server=server)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -17,12 +18,13 @@ from search_spaces.notation import read_notation
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.space import MEM_FRACTIONS, enumerate_space
 from search_spaces.workload import Workload
-from tuner import predict_ranking_text
+from tuner import predict_ranking_document, predict_ranking_text
 from tuner.objective import Objective
 from tuner.predict_beyond import doubled
 from tuner.predict_figure import check_plot_path, write_figure
 from tuner.predict_plot import curves, leading, terminal_plot
 from tuner.predict_space import Ranking, at_every_fraction, pareto_front, rank_space
+from tuner.predict_words import said_time
 
 MODEL, CLUSTER = load_model("qwen3-235b-a22b-fp8"), parse_cluster("8xh200")
 LOAD = Workload(concurrencies=(1, 8, 64, 256))
@@ -125,14 +127,14 @@ def test_who_comes_first_with_more_requests_in_flight_is_said_with_the_ladder_th
     low, high = found.point.output_tok_per_s_interval.low, found.point.output_tok_per_s_interval.high
     assert (
         f"with more requests in flight another comes first: {found.candidate.requested.label}, "
-        f"{found.point.output_tok_per_s:,.0f} tok/s ({low:,.0f} to {high:,.0f}) at {ladder[-1]} "
-        f"(--concurrency {','.join(map(str, ladder))})"
+        f"{found.point.output_tok_per_s:,.0f} tok/s ({low:,.0f} to {high:,.0f}) at {ladder[-1]}, "
+        f"with a time to first token of {said_time(found.point.ttft_s)} (--concurrency {','.join(map(str, ladder))})"
     ) in text
     shape = told.best.candidate.requested.changed(mem_fraction_static=None)
     (same,) = [each for each in again.ranked if each.candidate.requested.changed(mem_fraction_static=None) == shape]
     assert found.is_like_first is same.is_like_best
     assert ("; not distinguishable from the first there" in text) is found.is_like_first
-    shown = predict_ranking_text.document(told)["beyond_ladder"]
+    shown = predict_ranking_document.document(told)["beyond_ladder"]
     assert shown["is_first"] is False
     assert shown["label"] == found.candidate.requested.label != told.best.candidate.requested.label
     assert shown["output_tok_s"] == found.point.output_tok_per_s
@@ -147,7 +149,7 @@ def test_a_first_that_stays_the_first_with_more_requests_in_flight_is_said_to() 
     assert longer.best.value <= max(told.best.value, told.beyond.point.output_tok_per_s) * 1.001
     text = predict_ranking_text.report(told, 150, 1)
     assert f"with more requests in flight, up to {told.beyond.concurrencies[-1]}, it stays the first" in text
-    assert predict_ranking_text.document(told)["beyond_ladder"]["is_first"] is True
+    assert predict_ranking_document.document(told)["beyond_ladder"]["is_first"] is True
 
 
 def test_nothing_is_said_of_more_requests_where_the_first_peaks_below_the_top_or_none_runs_more() -> None:
@@ -159,8 +161,67 @@ def test_nothing_is_said_of_more_requests_where_the_first_peaks_below_the_top_or
     full = rank_space(*facts, long, Objective.PEAK_THROUGHPUT)
     for told in (quick, peaked, full):
         assert told.beyond is None
-        assert predict_ranking_text.document(told)["beyond_ladder"] is None
+        assert predict_ranking_document.document(told)["beyond_ladder"] is None
         assert not any("more requests in flight" in line for line in predict_ranking_text.report(told, 150, 1))
+
+
+def test_the_first_may_peak_above_the_ladder_only_where_it_runs_more_and_more_than_one_was_asked_for() -> None:
+    facts = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000"), NEWEST
+    pins = {"tp_size": 8, "ep_size": 8, "attn_dp_size": 1, "attn_cp_size": 1}
+
+    def told(ladder: tuple[int, ...], **options: Any) -> Ranking:
+        return rank_space(*facts, Workload(concurrencies=ladder), Objective.PEAK_THROUGHPUT, pins=pins, **options)
+
+    full, open_, single = told((1, 64, 512)), told((1, 64)), told((1, 64), asked=(64,))
+    assert full.best.prediction.memory.max_concurrency(full.workload) < 512
+    for ranking_, may in ((full, False), (open_, True), (single, False)):
+        assert ranking_.peaks_at_the_top is may
+        text = " ".join(predict_ranking_text.report(ranking_, 150, 3))
+        assert ("it may lie above" in text) is may
+    assert single.beyond is None
+    assert not any("in flight" in line for line in predict_ranking_text.report(single, 150, 3))
+
+
+def test_of_a_plateau_the_fewest_requests_are_the_peak() -> None:
+    facts = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000"), NEWEST
+    pins = {"tp_size": 8, "ep_size": 8, "attn_dp_size": 1, "attn_cp_size": 1}
+    load = Workload(concurrencies=(1, 512, 1024, 4096))
+    told = rank_space(*facts, load, Objective.PEAK_THROUGHPUT, pins=pins)
+    assert told.best.prediction.memory.max_concurrency(load) < 512
+    assert told.deciding_concurrency == 512
+    assert told.beyond is None
+    assert not told.peaks_at_the_top
+
+
+@pytest.mark.parametrize(
+    ("name", "attn_dp_size", "is_told"),
+    [("8xrtx-pro-6000", 1, True), ("8xrtx-pro-6000", 4, False), ("8xh200", 1, False)],
+)
+def test_what_the_environment_would_do_for_the_first_is_said_where_it_does_anything(
+    name: str, attn_dp_size: int, is_told: bool
+) -> None:
+    facts = load_model("kimi-k2.6"), parse_cluster(name)
+    pins = {"tp_size": 8, "attn_dp_size": attn_dp_size}
+    told = rank_space(*facts, NEWEST, LOAD, Objective.PEAK_THROUGHPUT, pins=pins)
+    text = " ".join(" ".join(predict_ranking_text.report(told, 150, 3)).split())
+    variable = "SGLANG_ENABLE_PCIE_IPC_ALLREDUCE"
+    assert (f"the first with {variable}=1: " in text) is is_told
+    assert (told.switched is not None) is (name == "8xrtx-pro-6000")
+    if told.switched is not None:
+        setting = Setting(environment=((variable, "1"),))
+        with_it = predict(*facts, told.best.prediction.layout, LOAD, setting=setting)
+        assert isinstance(with_it, Prediction)
+        usual = told.best.prediction.points[0].tpot_s
+        assert (told.switched.tpot_s, told.switched.usual_tpot_s) == (with_it.points[0].tpot_s, usual)
+
+
+def test_titles_are_explained_where_they_are_shown(ranking: Ranking) -> None:
+    for width in (50, 60, 80, 100, 150):
+        lines = predict_ranking_text.report(ranking, width, 3)
+        text = " ".join(" ".join(lines).split())
+        titles = lines[lines.index("") + 1].split()
+        assert ("at: concurrency of the peak" in text) is ("at" in titles)
+        assert ("c1: concurrency 1" in text) is ("c1" in titles)
 
 
 def test_a_ladder_is_doubled_on_until_no_shape_runs_more() -> None:
@@ -180,22 +241,36 @@ def test_of_one_shape_nothing_is_said_of_others() -> None:
     assert "=" not in row
 
 
-def test_the_best_proven_layout_is_named_with_its_command_where_the_first_is_not_proven() -> None:
+def test_of_those_alike_the_one_that_rests_least_on_what_is_not_proven_is_named_with_its_command() -> None:
     story = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
     told = rank_space(*story, NEWEST, LOAD, Objective.PEAK_THROUGHPUT)
-    proven = told.best_proven
-    assert proven is not None
-    assert proven is not told.best
-    assert proven.prediction.unproven_deviation == 0 < told.best.prediction.unproven_deviation
+    safest = told.safest
+    assert safest.is_like_best
+    assert safest.prediction.unproven_deviation < told.best.prediction.unproven_deviation
+    assert all(
+        each.prediction.unproven_deviation >= safest.prediction.unproven_deviation
+        for each in told.ranked
+        if each.is_like_best
+    )
     lines = predict_ranking_text.report(told, 150, 5)
-    place = next(place for place, line in enumerate(lines) if line.startswith("best of the proven layouts: "))
-    assert proven.candidate.requested.label in lines[place]
-    assert [line for line in lines[place:] if line.startswith("  --")] == [
-        "  --tp-size 8 --ep-size 4 --mem-fraction-static 0.9"
-    ]
+    place = next(
+        place for place, line in enumerate(lines) if line.startswith("of those alike, the one that rests least")
+    )
+    assert safest.candidate.requested.label in lines[place]
+    flags = predict_ranking_document.document(told)["safest"]["flags"]
+    assert [line for line in lines[place:] if line.startswith("  --")] == [f"  {flags}"]
     plain = ranked(pins={"tp_size": 8, "attn_dp_size": 1, "attn_cp_size": 1})
-    assert plain.best_proven is plain.best
-    assert not any("proven layouts" in line for line in predict_ranking_text.report(plain, 150, 5))
+    assert plain.safest is plain.best
+    assert not any("rests least" in line for line in predict_ranking_text.report(plain, 150, 5))
+
+
+def test_a_safer_one_need_not_rest_on_nothing_unproven() -> None:
+    """Of these pipelines and data-parallel attentions none is proven; a pipeline is nearer to it."""
+    story = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    wide = rank_space(*story, NEWEST, LOAD, Objective.PEAK_THROUGHPUT, pins={"tp_size": 4})
+    assert wide.safest.prediction.unproven_deviation > 0
+    assert wide.safest.candidate.requested.attn_dp_size == 1
+    assert wide.best.candidate.requested.attn_dp_size > 1
 
 
 @pytest.mark.parametrize(("key", "name"), [("deepseek-v3", "8xh200"), ("kimi-k2.6", "8xrtx-pro-6000")])
@@ -279,6 +354,40 @@ def test_a_plot_without_colour_is_drawn_in_letters_and_in_ascii_where_that_is_al
     assert not any("\x1b" in line for line in terminal_plot(ranking, width, is_plain=False, in_colour=False))
 
 
+def test_a_plot_grows_with_the_terminal_and_its_legend_is_no_wider(ranking: Ranking) -> None:
+    for width in (40, 80, 100, 150, 300):
+        for in_colour in (False, True):
+            lines = terminal_plot(ranking, width, is_plain=False, in_colour=in_colour)
+            bare = [re.sub(r"\x1b\[[\d;]*m", "", line) for line in lines]
+            assert max(map(len, bare)) <= width, width
+            frame = next(len(line) for line in bare if line.startswith("┌"))
+            assert frame == min(width - 16, 120) + 2
+            assert "no other point is faster for the user and per GPU" in " ".join(" ".join(bare).split())
+
+
+def test_a_curve_says_how_many_others_lie_on_it(ranking: Ranking) -> None:
+    drawn = curves(ranking)[1:]
+    points = [
+        (
+            [1 / point.tpot_s for point in each.prediction.points],
+            [point.output_tok_per_s / each.prediction.layout.num_gpus for point in each.prediction.points],
+        )
+        for each in ranking.ranked
+    ]
+    left = list(points)
+    for curve in drawn:
+        on_it = [
+            each
+            for each in left
+            if all(abs(a / b - 1) <= 0.02 for a, b in zip((*each[0], *each[1]), (*curve.x, *curve.y), strict=True))
+        ]
+        assert curve.num_alike == len(on_it) - 1
+        left = [each for each in left if each not in on_it]
+    assert replace(drawn[0], num_alike=0).legend == drawn[0].name
+    assert replace(drawn[0], num_alike=1).legend == f"{drawn[0].name} and 1 other that lies on it"
+    assert replace(drawn[0], num_alike=3).legend == f"{drawn[0].name} and 3 others that lie on it"
+
+
 def test_a_plot_in_colour_ends_every_colour_it_begins(ranking: Ranking) -> None:
     coloured = "\n".join(terminal_plot(ranking, 80, is_plain=False, in_colour=True))
     assert "\x1b[34m" in coloured
@@ -301,14 +410,17 @@ def test_limits_are_said_and_kept(ranking: Ranking) -> None:
 
 
 def test_the_document_is_json_with_the_promised_keys(ranking: Ranking) -> None:
-    told = json.loads(json.dumps(predict_ranking_text.document(ranking), allow_nan=False))
+    told = json.loads(json.dumps(predict_ranking_document.document(ranking), allow_nan=False))
     assert set(told) >= {"model", "cluster", "engine_version", "objective", "workload", "coverage", "layouts"}
     assert [row["rank"] for row in told["layouts"]] == list(range(1, len(ranking.ranked) + 1))
     for row in told["layouts"]:
         assert set(row) >= {"flags", "label", "value", "interval", "is_like_best", "memory", "points", "unproven"}
+        path = row["all_reduce"]
+        assert (path is None) is (row["label"].split()[0] == "TP1")
+        assert path is None or set(path) == {"path", "reason", "source"}
         low, high = row["interval"]
         assert low <= row["value"] <= high
-        assert sum(row["memory"]["parts"].values()) == row["memory"]["total_bytes"]
+        assert sum(row["memory"]["parts_bytes"].values()) == row["memory"]["total_bytes"]
 
 
 @pytest.mark.parametrize(("name", "begins"), [("a.png", b"\x89PNG"), ("a.svg", b"<?xml"), ("a.html", b"<!doctype")])
@@ -318,6 +430,7 @@ def test_the_plot_is_written_in_three_kinds(ranking: Ranking, tmp_path: Path, na
     assert path.read_bytes().startswith(begins)
     if name != "a.png":
         assert "qwen3-235b-a22b-fp8" in path.read_text()
+        assert "where 95 % of measurements of the first should lie" in path.read_text()
 
 
 @pytest.mark.parametrize("word", ["a.pdf", "a", "", "/no/such/folder/a.png"])

@@ -9,13 +9,14 @@ import pytest
 from search_spaces.errors import MalformedError
 from tuner.app import run
 from tuner.validate_job import ValidateRequest, validated
-from tuner.validate_rows import bundled_rows
+from tuner.validate_rows import bundled_lines, bundled_rows
 
 POINT = {
     "engine": "sglang", "engine_version": "0.5.9", "model": "Qwen/Qwen3-235B-A22B", "gpu": "H200 SXM 141GB",
     "precision": "bf16", "isl": 1000, "osl": 500, "concurrency": 16, "world_tp": 8, "tpot_ms": 20.0, "ttft_ms": 400.0,
 }  # fmt: skip
 METRICS = {"n", "median_ape", "mean_ape", "p90_ape", "median_error", "coverage", "interval_factor"}
+LACKS_ALL = "engine, model, gpu, isl, osl, concurrency, tp and tpot_ms are missing"
 PARTS = ("by_use", "by_engine", "by_gpu", "by_model", "by_campaign")
 
 
@@ -57,9 +58,7 @@ def test_the_document_has_every_figure_overall_and_by_part(capsys, file):
             assert set(between["trivial_rule"]) == choice
     assert found["overall"]["n"] == 12
     assert found["overall"]["skipped"] == {"missing or bad value": 1}
-    assert found["skipped_lines"] == [
-        {"line": 13, "reason": "missing or bad value", "message": "engine is a word (got None)"}
-    ]
+    assert found["skipped_lines"] == [{"line": 13, "reason": "missing or bad value", "message": LACKS_ALL}]
     assert found["by_engine"]["sglang"]["n"] == 8
     assert found["by_gpu"]["B200"]["n"] == 4
     assert found["overall"]["within_layout_spearman"] == 1
@@ -174,7 +173,16 @@ def test_a_throughput_alone_is_left_out_as_well(capsys, file):
         (b"\n \n", "it has none"),
         (b"\xef\xbb\xbf", "line 1: unreadable line"),
         (b"\x89PNG\r\n\x1a\n\x00\x00", "line 1: unreadable line"),
-        (b'{"engine": "sglang"}', "line 1: missing or bad value"),
+        (
+            b'{"engine": "sglang"}',
+            "line 1: missing or bad value: model, gpu, isl, osl, concurrency, tp and tpot_ms are",
+        ),
+        (
+            b'{"flags": {"tp-size": 8}, "concurrency": 1, "tpot_ms": 9.0}',
+            "are missing: a line for `tune predict --measured`",
+        ),
+        ((json.dumps(POINT) + "\n").encode("utf-16"), "sweep.jsonl looks like UTF-16: save it as UTF-8"),
+        ((json.dumps(POINT) + "\n").encode("utf-16-le"), "sweep.jsonl looks like UTF-16: save it as UTF-8"),
         (json.dumps({**POINT, "gpu": "TPU"}).encode(), "unknown GPU"),
     ],
 )
@@ -218,6 +226,57 @@ def test_people_get_tables_that_fit_and_reasons(capsys, file):
     assert "of layouts that the rules here forbid: 1 point\n" in shown
     assert "unreadable line (line 9: not JSON" in shown
     assert max(map(len, shown.splitlines())) <= 150
+
+
+def test_words_that_no_release_has_are_told_with_what_they_are_read_as(capsys, file):
+    own = [*sweep(engine_version="main"), json.dumps({**POINT, "engine_version": "99.99"})]
+    named = file(*own, *sweep(gpu="B200"), *sweep(engine="vllm", engine_version="main"))
+    assert run(["validate", named]) == 0
+    said = "\n5 lines name a release that is not known: main read as 0.5.9, 99.99 read as 0.5.23\n"
+    assert said in capsys.readouterr().out
+    assert document(capsys, named)["unknown_releases"] == [
+        {"engine_version": "main", "read_as": "0.5.9", "n": 4},
+        {"engine_version": "99.99", "read_as": "0.5.23", "n": 1},
+    ]
+    assert run(["validate", file(*sweep())]) == 0
+    assert "release that is not known" not in capsys.readouterr().out
+
+
+def test_intervals_of_a_release_that_is_not_known_are_wider(capsys, file):
+    known, guessed = (document(capsys, file(*sweep(engine_version=word))) for word in ("0.5.9", "main"))
+    assert guessed["overall"]["tpot"]["median_ape"] == known["overall"]["tpot"]["median_ape"]
+    assert guessed["overall"]["interval_factor"] > known["overall"]["interval_factor"]
+
+
+def test_no_value_that_is_read_and_no_word_of_the_file_makes_a_table_wide(capsys, file):
+    extremes = [
+        json.dumps({**POINT, "tpot_ms": tpot, "ttft_ms": ttft, "output_tok_s": rate, "concurrency": c})
+        for c, (tpot, ttft, rate) in enumerate([(1e-3, 1e-3, 1e-3), (1e9, 1e9, 1e9), (20.0, 400.0, None)], start=1)
+    ]
+    for version in ("x" * 10_000, "main \n\u001b[31m\r" * 500, "release " * 1000):
+        words = {"engine_version": version, "flag": version}
+        name = file(
+            *extremes, *sweep(**words), *sweep(gpu="B200", engine_version=version), "{}", *sweep(engine=version)
+        )
+        assert run(["validate", name, "--by", "campaign", "--by", "gpu"]) == 0
+        shown = capsys.readouterr().out
+        assert max(map(len, shown.splitlines())) <= 260
+        assert "\x1b" not in shown
+        table = shown[shown.index("by gpu") : shown.index("lines not compared")].splitlines()
+        assert all(len(word) <= 9 for row in table if row.startswith(("H200", "B200")) for word in row.split())
+
+
+def test_how_a_line_was_measured_decides_its_time_to_first_token(file):
+    """docs/validate.md: without `source` and `client`, the sweeps that come with the tool are taken for closed loops."""
+    told = [json.loads(line) for line in bundled_lines()]
+    untold = [{name: value for name, value in line.items() if name not in {"source", "client"}} for line in told]
+    both = [validated(ValidateRequest(file=file(*map(json.dumps, lines)), engine="sglang")) for lines in (told, untold)]
+    known, unknown = (each.overall.ttft for each in both)
+    assert known is not None
+    assert unknown is not None
+    assert known.n == unknown.n
+    assert unknown.median_ape > 1.5 * known.median_ape
+    assert unknown.median_error < -40 < known.median_error
 
 
 def test_without_a_file_the_bundled_sweeps_are_compared():

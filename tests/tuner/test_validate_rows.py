@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.setting import Client, ServingEngine
+from cost_models.uncertainty import Trait, traits_of
 from search_spaces.sglang.versions import NEWEST, OLDEST
 from tuner.validate_fields import Reason
 from tuner.validate_rows import MeasuredRow, Skipped, bundled_lines, bundled_rows, read_rows
@@ -167,14 +168,45 @@ def test_public_campaigns_are_told_by_their_source_and_lengths_unless_the_line_s
         ("0.4.9", None, str(OLDEST), 0),
         ("", "2025-11-10", str(OLDEST), 5),
         ("main branch", "2026-06-12", "0.5.13", 13),
+        ("", "2026-06-12T08:00:00Z", "0.5.13", 13),
         ("", "<=2026-05-01", "0.5.9", 9),
+        ("", "2025-04/05 (snapshot 2026-01-09)", "0.5.9", 9),
+        ("", "March 2026", "0.5.9", 9),
         (None, None, "0.5.9", 9),
+        ("sglang 0.5.10", None, "0.5.10", 10),
+        ("99.99", None, str(NEWEST), NEWEST.patch),
+        ("99.99.99", None, str(NEWEST), NEWEST.patch),
+        ("0.5", None, "0.5.9", 9),
+        ("0.5", "2026-06-12", "0.5.13", 13),
+        ("main", None, "0.5.9", 9),
     ],
 )
 def test_the_release_is_the_stated_one_or_the_newest_of_its_day(version, date, known, patch):
     row = one(engine_version=version, date=date)
     assert isinstance(row, MeasuredRow)
     assert (str(row.setting.version), row.setting.patch) == (known, patch)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_known"),
+    [
+        ("0.5.9", True), ("v0.5.10.post1", True), ("0.5.3rc0", True), ("0.4.6.post1", True), ("", True), (None, True),
+        ("main", False), ("0.5", False), ("99.99", False), ("99.99.99", False), ("0.5.99", False), ("nightly", False),
+    ],
+)  # fmt: skip
+def test_a_word_that_no_release_has_is_a_doubt_of_its_line(version, is_known):
+    row = one(engine_version=version, date="2026-03-25")
+    assert isinstance(row, MeasuredRow)
+    assert row.setting.is_release_known is is_known
+    assert (Trait.RELEASE in traits_of(row.model, row.cluster, row.layout, row.setting)) is (
+        not 5 <= row.setting.patch <= 10 or not is_known
+    )
+
+
+def test_releases_of_other_engines_are_no_doubt():
+    row = one(engine="vllm", engine_version="0.18.0")
+    assert isinstance(row, MeasuredRow)
+    assert row.setting.is_release_known
 
 
 @pytest.mark.parametrize(("word", "engine"), [("vLLM", "vllm"), ("TensorRT-LLM", "trtllm"), ("trtllm", "trtllm")])
@@ -193,6 +225,8 @@ def test_other_engines_lend_their_layouts(word, engine):
         ({"gpu": "B200", "precision": "bf16"}, "auto"),
         ({"model": "zai-org/GLM-5-FP8"}, "fp8_e4m3"),
         ({"gpu": "B200", "kv_cache_dtype": "bfloat16"}, "bfloat16"),
+        ({"kv_cache_dtype": "FP8_E5M2"}, "fp8_e5m2"),
+        ({"engine": "vllm", "kv_cache_dtype": "fp8"}, "fp8_e4m3"),
     ],
 )
 def test_the_cache_of_quantised_models_on_blackwell_is_fp8_unless_the_line_says_otherwise(changes, kv_cache_dtype):
@@ -218,7 +252,7 @@ def test_what_ran_but_is_illegal_here_is_read_and_marked():
     ("changes", "reason", "message"),
     [
         ({"engine": "lmdeploy"}, Reason.UNKNOWN_ENGINE, "unknown engine 'lmdeploy'"),
-        ({"engine": None}, Reason.BAD_VALUE, "engine is a word"),
+        ({"engine": 7}, Reason.BAD_VALUE, "engine is a word (got 7)"),
         ({"model": "gpt-5"}, Reason.UNKNOWN_MODEL, "unknown model 'gpt-5'"),
         ({"model": ["r1"]}, Reason.BAD_VALUE, "model is a word"),
         ({"precision": "int2"}, Reason.UNKNOWN_MODEL, "unknown precision 'int2'"),
@@ -232,7 +266,13 @@ def test_what_ran_but_is_illegal_here_is_read_and_marked():
         ({"attention_dp": 5}, Reason.UNCLEAR_LAYOUT, "attention_dp must divide world_tp"),
         ({"flag": "stalled"}, "flagged: stalled", "flagged: stalled"),
         ({"tpot_ms": None}, Reason.BAD_VALUE, "tpot_ms is missing, and output_tok_s as well"),
-        ({"output_tok_s": 0}, Reason.BAD_VALUE, "output_tok_s is a number of tokens per second above 0 (got 0)"),
+        (
+            {"output_tok_s": 0},
+            Reason.BAD_VALUE,
+            "output_tok_s is a number of tokens per second from 0.001 to 1e+09 (got 0)",
+        ),
+        ({"output_tok_s": 1e-300}, Reason.BAD_VALUE, "output_tok_s is a number of tokens per second"),
+        ({"output_tok_s": 1e10}, Reason.BAD_VALUE, "output_tok_s is a number of tokens per second"),
         ({"output_tok_s": "many"}, Reason.BAD_VALUE, "output_tok_s is a number of tokens per second"),
         ({"flags": "--page-size 64"}, Reason.BAD_VALUE, "flags is an object"),
         ({"flags": {"": 1}}, Reason.BAD_VALUE, "a flag is named as SGLang names it"),
@@ -241,9 +281,12 @@ def test_what_ran_but_is_illegal_here_is_read_and_marked():
         ({"flags": {"tp-size": 4}}, Reason.UNCLEAR_LAYOUT, "flags says tp_size: sizes are fields of their own"),
         ({"flags": {"dp-size": 2}}, Reason.UNCLEAR_LAYOUT, "flags says dp_size"),
         ({"flags": {"speculative-algorithm": "EAGLE"}}, Reason.SPECULATIVE, "how many tokens a step of it yields"),
-        ({"tpot_ms": 0}, Reason.BAD_VALUE, "tpot_ms is a time in ms above 0 (got 0)"),
+        ({"tpot_ms": 0}, Reason.BAD_VALUE, "tpot_ms is a time in ms from 0.001 to 1e+09 (got 0)"),
+        ({"tpot_ms": 1e-300}, Reason.BAD_VALUE, "tpot_ms is a time in ms from 0.001 to 1e+09 (got 1e-300)"),
+        ({"tpot_ms": 2e9}, Reason.BAD_VALUE, "tpot_ms is a time in ms"),
+        ({"ttft_ms": 1e-9}, Reason.BAD_VALUE, "ttft_ms is a time in ms from 0.001 to 1e+09 (got 1e-09)"),
         ({"tpot_ms": -3.0}, Reason.BAD_VALUE, "tpot_ms is a time"),
-        ({"tpot_ms": "20"}, Reason.BAD_VALUE, "tpot_ms is a time in ms above 0 (got '20')"),
+        ({"tpot_ms": "20"}, Reason.BAD_VALUE, "tpot_ms is a time in ms from 0.001 to 1e+09 (got '20')"),
         ({"tpot_ms": True}, Reason.BAD_VALUE, "tpot_ms is a time"),
         ({"ttft_ms": 1e300}, Reason.BAD_VALUE, "ttft_ms is a time"),
         ({"isl": 0}, Reason.BAD_VALUE, "isl is a whole number from 1"),
@@ -252,9 +295,41 @@ def test_what_ran_but_is_illegal_here_is_read_and_marked():
         ({"concurrency": "16"}, Reason.BAD_VALUE, "concurrency is a whole number"),
         ({"world_tp": 0}, Reason.BAD_VALUE, "world_tp is a whole number"),
         ({"world_tp": 10**9}, Reason.BAD_VALUE, "world_tp is a whole number"),
+        ({"world_tp": 1000, "n_gpus": None}, Reason.BAD_VALUE, "world_tp is a whole number from 1 to 256 (got 1000)"),
+        ({"n_gpus": 1000}, Reason.BAD_VALUE, "n_gpus is a whole number from 1 to 256 (got 1000)"),
+        (
+            {"world_tp": 256, "pp": 2, "n_gpus": None},
+            Reason.BAD_VALUE,
+            "world_tp times pp is 512: clusters of more than",
+        ),
+        (
+            {"world_tp": 9, "n_gpus": 9, "moe_ep": 1, "attention_dp": 1},
+            Reason.BAD_VALUE,
+            "world_tp times pp is 9, which are no 2 equal nodes of 8 GPUs at most",
+        ),
         ({"random_range_ratio": 2}, Reason.BAD_VALUE, "random_range_ratio is a share"),
         ({"client": "curl"}, Reason.BAD_VALUE, "client is one of steady, inferencex, burst"),
         ({"mem_fraction_static": 90}, Reason.BAD_VALUE, "mem_fraction_static is a share"),
+        ({"mem_fraction_static": 0}, Reason.BAD_VALUE, "mem_fraction_static is a share above 0 and below 1 (got 0)"),
+        ({"mem_fraction_static": 1}, Reason.BAD_VALUE, "mem_fraction_static is a share above 0 and below 1 (got 1)"),
+        (
+            {"flags": {"mem-fraction-static": 2}},
+            Reason.BAD_VALUE,
+            "flags: mem-fraction-static is a share above 0 and below 1 (got 2.0)",
+        ),
+        ({"flags": {"mem-fraction-static": "nan"}}, Reason.BAD_VALUE, "flags: mem-fraction-static is a share above 0"),
+        ({"flags": {"page-size": -3}}, Reason.BAD_VALUE, "flags: "),
+        ({"flags": {"kv-cache-dtype": "fp3"}}, Reason.BAD_VALUE, "invalid choice: 'fp3'"),
+        ({"kv_cache_dtype": "fp3"}, Reason.BAD_VALUE, "kv_cache_dtype is one of auto, fp8_e5m2, fp8_e4m3,"),
+        ({"kv_cache_dtype": "fp3"}, Reason.BAD_VALUE, "(got 'fp3')"),
+        ({"kv_cache_dtype": 8}, Reason.BAD_VALUE, "kv_cache_dtype is a word (got 8)"),
+        ({"date": "yesterday"}, Reason.BAD_VALUE, "date is a day, e.g. 2026-03-25 (got 'yesterday')"),
+        ({"date": "2026-02-31"}, Reason.BAD_VALUE, "date is no day of the calendar (got '2026-02-31')"),
+        ({"date": 20260325}, Reason.BAD_VALUE, "date is a word (got 20260325)"),
+        ({"used_for_fitting": "yes"}, Reason.BAD_VALUE, "used_for_fitting is true or false (got 'yes')"),
+        ({"mode": ["agg"]}, Reason.BAD_VALUE, "mode is a word"),
+        ({"flag": 7}, Reason.BAD_VALUE, "flag is a word (got 7)"),
+        ({"flag": True}, Reason.FLAGGED, "flagged"),
     ],
 )
 def test_a_line_that_cannot_be_compared_is_skipped_with_its_reason(changes, reason, message):
@@ -275,6 +350,11 @@ def test_a_line_that_cannot_be_compared_is_skipped_with_its_reason(changes, reas
         (b'{"tpot_ms": 1e999}', "beyond what a float holds"),
         (b"[" * 100_000, "not JSON"),
         (b'{"isl": 1' + b"0" * 5000 + b"}", "not JSON"),
+        (line().encode("utf-16"), "looks like UTF-16: save it as UTF-8"),
+        (line().encode("utf-16-le"), "looks like UTF-16: save it as UTF-8"),
+        (line().encode("utf-16-be"), "looks like UTF-16: save it as UTF-8"),
+        (line().encode("utf-32"), "looks like UTF-32: save it as UTF-8"),
+        (line().encode("utf-32-be"), "looks like UTF-32: save it as UTF-8"),
     ],
 )
 def test_a_line_that_cannot_be_read_is_skipped_with_its_number(text, message):
@@ -298,9 +378,57 @@ def test_the_same_line_twice_counts_once():
     assert second.reason == Reason.DUPLICATE
 
 
-def test_flagged_lines_are_read_where_they_are_asked_for():
-    (row,) = read_rows([line(flag="stalled")], with_flagged=True)
+@pytest.mark.parametrize("flag", ["stalled", True])
+def test_flagged_lines_are_read_where_they_are_asked_for(flag):
+    (row,) = read_rows([line(flag=flag)], with_flagged=True)
     assert isinstance(row, MeasuredRow)
+
+
+@pytest.mark.parametrize("flag", [False, None, "", "  "])
+def test_no_flag_is_none_however_it_is_written(flag):
+    assert isinstance(one(flag=flag), MeasuredRow)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (line()[:-1] + ', "tpot_ms": 2.0}', "tpot_ms stands twice on the line: 20.0 and 2.0"),
+        (line()[:-1] + ', "tpot_ms": 20.0}', "tpot_ms stands twice"),
+        (line()[:-1] + ', "flags": {"page-size": 1, "page-size": 64}}', "page-size stands twice on the line: 1 and 64"),
+    ],
+)
+def test_a_line_that_says_one_thing_twice_is_skipped(text, message):
+    (skipped,) = read_rows([text])
+    assert isinstance(skipped, Skipped)
+    assert skipped.reason == Reason.BAD_VALUE
+    assert message in skipped.message
+    assert skipped.engine == "sglang"
+
+
+FOR_PREDICT = {"argv": "--tp-size 8", "concurrency": 16, "tpot_ms": 20.0}
+
+
+@pytest.mark.parametrize(
+    ("said", "message"),
+    [
+        ({**POINT, "engine": None}, "engine is missing: sglang, vllm or trtllm"),
+        ({**POINT, "engine": " "}, "engine is missing: sglang, vllm or trtllm"),
+        ({**POINT, "gpu": None}, "gpu is missing: e.g. h200"),
+        ({**POINT, "world_tp": None}, "tp is missing: GPUs of one pipeline stage"),
+        ({**POINT, "tpot_ms": None}, "tpot_ms is missing, and output_tok_s as well"),
+        ({**POINT, "isl": None, "osl": None}, "isl and osl are missing"),
+        ({}, "engine, model, gpu, isl, osl, concurrency, tp and tpot_ms are missing"),
+        (
+            FOR_PREDICT,
+            "engine, model, gpu, isl, osl and tp are missing: a line for `tune predict --measured` leaves them to the "
+            "command, here each line says them",
+        ),
+    ],
+)
+def test_all_that_a_line_lacks_is_said_in_one_sentence(said, message):
+    (skipped,) = read_rows([json.dumps(said)])
+    assert isinstance(skipped, Skipped)
+    assert (skipped.reason, skipped.message) == (Reason.BAD_VALUE, message)
 
 
 def test_a_skipped_line_says_what_it_was_about_as_far_as_that_is_known():
@@ -312,7 +440,11 @@ def test_a_skipped_line_says_what_it_was_about_as_far_as_that_is_known():
 VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5) | st.lists(st.integers())
 
 
-@given(st.dictionaries(st.sampled_from([*sorted(POINT), "output_tok_s", "flags"]), VALUES, max_size=3))
+OTHERS = ["output_tok_s", "flags", "mode", "disagg", "flag", "layout_status", "client", "date", "used_for_fitting"]
+OTHERS += ["kv_cache_dtype", "mem_fraction_static", "random_range_ratio", "tp"]
+
+
+@given(st.dictionaries(st.sampled_from([*sorted(POINT), *OTHERS]), VALUES, max_size=3))
 def test_no_value_ends_the_reading(changes):
     (answer,) = read_rows([json.dumps({**POINT, **changes})])
     assert isinstance(answer, MeasuredRow | Skipped)

@@ -80,7 +80,7 @@ def predict(
         bool,
         typer.Option(
             "--all-reduce-paths",
-            help="Also each layout with the other plausible ways of its all-reduces.",
+            help="Also each layout with each other way of its all-reduces that a flag chooses.",
             rich_help_panel=_ALL,
         ),
     ] = False,
@@ -103,7 +103,11 @@ def predict(
     ] = None,
     study: Annotated[
         str | None,
-        typer.Option(help="Calibrate by the finished trials of this study.", rich_help_panel=_MEASURED, metavar="NAME"),
+        typer.Option(
+            help="Calibrate by the finished trials of this study; what died in it is not ranked.",
+            rich_help_panel=_MEASURED,
+            metavar="NAME",
+        ),
     ] = None,
     storage: Annotated[
         str | None,

@@ -1,0 +1,122 @@
+"""What of a launch the memory model does not count."""
+
+import shlex
+
+import pytest
+
+from search_spaces.catalogue import load_gpu, load_model
+from search_spaces.layout import Layout
+from search_spaces.sglang.flags import from_argv
+from search_spaces.sglang.options import option_setting
+from search_spaces.sglang.resolution import resolution_of
+from search_spaces.sglang.target import Target
+from search_spaces.sglang.uncounted_memory import Uncounted, uncounted_memory
+from search_spaces.sglang.uncounted_options import ENVIRONMENT, OPTIONS, Effect
+from search_spaces.sglang.versions import NEWEST, OLDEST, EngineVersion
+from search_spaces.verdict import Stage
+
+VERSIONS = [EngineVersion(NEWEST.major, NEWEST.minor, patch) for patch in range(OLDEST.patch, NEWEST.patch + 1)]
+
+
+def found(
+    flags: str = "",
+    model: str = "qwen3-30b-a3b",
+    gpu: str = "h100",
+    version: str = "0.5.23",
+    env: dict[str, str] | None = None,
+) -> tuple[Uncounted, ...]:
+    release = EngineVersion.parse(version)
+    parsed = from_argv(shlex.split(flags), release)
+    target = Target(model=load_model(model), gpu=load_gpu(gpu))
+    effective = resolution_of(parsed.layout, target, release).effective
+    return uncounted_memory(parsed.others, parsed.layout, effective, target, release, env or {})
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_option_is_one_of_the_parser_and_none_of_the_layout(option) -> None:
+    assert any(option_setting(option.name, version) for version in VERSIONS)
+    assert option.name not in vars(Layout())
+    assert option.source
+    assert option.stages
+
+
+def test_a_plain_launch_leaves_nothing_uncounted() -> None:
+    for model in ("qwen3-30b-a3b", "kimi-k2.6", "deepseek-v3", "qwen3.5-35b-a3b", "gpt-oss-120b", "gemma-4-26b-a4b"):
+        assert found("--tp-size 2 --mem-fraction-static 0.9 --kv-cache-dtype fp8_e4m3", model) == ()
+
+
+def test_offloading_to_the_cpu_frees_no_more_than_it_says() -> None:
+    (offload,) = found("--cpu-offload-gb 40")
+    assert (offload.words, offload.effect) == ("--cpu-offload-gb 40", Effect.FREES)
+    assert (offload.stages, offload.most_bytes) == ({Stage.WEIGHTS, Stage.KV_POOL}, 40 * 2**30)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "--cpu-offload-gb 0",
+        "--offload-group-size -1",
+        "--load-format auto",
+        "--load-format dummy",
+        "--model-impl sglang",
+        "--json-model-override-args '{}'",
+        "--kv-canary none",
+        "--weight-cache-mode off",
+        "--quantization unquant",
+        "--dtype bfloat16",
+        "--swa-full-tokens-ratio 0.5",  # no sliding window
+        "--mamba-full-memory-ratio 0.5",  # no states
+        "--language-only",  # sees nothing
+        "--enable-hierarchical-cache --hicache-ratio 2",  # in CPU memory
+        "--enable-memory-saver --enable-weights-cpu-backup",  # copies beside those on the GPU
+        "--delete-ckpt-after-loading --weight-loader-disable-mmap",
+    ],
+)
+def test_values_that_move_nothing_are_not_told(flags: str) -> None:
+    assert found(flags) == ()
+
+
+def test_what_concerns_only_some_models_is_told_of_those() -> None:
+    assert [each.words for each in found("--swa-full-tokens-ratio 0.5", "gpt-oss-120b")] == [
+        "--swa-full-tokens-ratio 0.5"
+    ]
+    assert [each.words for each in found("--max-mamba-cache-size 64 --language-only", "qwen3.5-35b-a3b")] == [
+        "--language-only",
+        "--max-mamba-cache-size 64",
+    ]
+
+
+def test_fp8_made_of_a_plain_checkpoint_frees_memory_only_after_loading() -> None:
+    """fp8.py:655 builds the weight in the model's own type, :1151 quantises it after loading."""
+    (online,) = found("--quantization fp8")
+    assert (online.effect, online.stages) == (Effect.FREES, {Stage.KV_POOL})
+    (int8,) = found("--quantization w8a8_int8")  # w8a8_int8.py:188 builds it as INT8
+    assert int8.stages == {Stage.WEIGHTS, Stage.KV_POOL}
+
+
+def test_a_checkpoint_in_the_scheme_that_is_named_is_counted_as_it_is() -> None:
+    assert found("--quantization fp8", "qwen3-30b-a3b-fp8") == ()
+    assert found("--quantization modelopt_fp4", "deepseek-v3-nvfp4", "b200") == ()
+    assert found("--quantization nvfp4_online", "deepseek-v3", "b200")[0].stages >= {Stage.WEIGHTS}
+
+
+def test_a_wider_type_adds_and_a_narrower_one_frees() -> None:
+    (wide,) = found("--dtype float32")
+    assert wide.effect is Effect.ADDS
+
+
+def test_torchao_is_told_of_the_releases_that_have_it() -> None:
+    assert found("--torchao-config int4wo-128", version="0.5.17")[0].stages == {Stage.KV_POOL}
+    assert option_setting("torchao_config", EngineVersion.parse("0.5.18")) is None
+
+
+def test_environment_variables_count_where_they_are_on() -> None:
+    assert found(env={"SGLANG_ENABLE_EMBED_REPLICATION": "0", "HOME": "/root"}) == ()
+    (embedding,) = found(env={"SGLANG_ENABLE_EMBED_REPLICATION": "true"})
+    assert embedding.effect is Effect.ADDS
+    assert len({each.name for each in ENVIRONMENT}) == len(ENVIRONMENT)
+
+
+def test_what_goes_to_the_cpu_means_nothing_on_a_cpu() -> None:
+    assert found("--cpu-offload-gb 40 --device cpu", gpu="cpu") == ()
+    assert len(found("--cpu-offload-gb 40 --device cpu")) == 2
