@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from cost_models.constants import DEFAULT, Constants
 from cost_models.estimate import Surface, surface
 from cost_models.memory import memory
-from cost_models.posterior import NO_CALIBRATION, Calibration, Residuals, Runs
+from cost_models.posterior import NO_CALIBRATION, Calibration, Residuals
 from cost_models.routing import Floats
+from cost_models.runs import Run, Runs
 from cost_models.setting import Setting
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
@@ -99,7 +100,7 @@ class _Compared:
         found = usual.surface(seen)
         self.seen = seen
         self.sweep = found.sweeps[0]
-        self.tpot = self._logs([each.tpot_s for each in seen], found.steady.tpot_s[0])
+        self.tpot = self.logs([each.tpot_s for each in seen], found.steady.tpot_s[0])
         # While it waits for a place a request waits for tokens of others: that is no time of its own prefill.
         own_s = found.steady.ttft_s[0] - found.steady.queued_s[0]
         is_own = {
@@ -107,9 +108,9 @@ class _Compared:
             for c, own, ttft in zip(self.sweep.concurrencies, own_s, found.steady.ttft_s[0], strict=True)
         }
         first = [each.ttft_s if is_own[each.concurrency] else None for each in seen]
-        self.ttft = self._logs(first, found.steady.ttft_s[0])
+        self.ttft = self.logs(first, found.steady.ttft_s[0])
 
-    def _logs(self, measured: Sequence[float | None], predicted: Floats) -> _Logs:
+    def logs(self, measured: Sequence[float | None], predicted: Floats) -> _Logs:
         return [
             [
                 math.log(value / float(at))
@@ -137,18 +138,14 @@ def _scatter(sweeps: Iterable[_Logs]) -> float:
 
 
 def _runs(usual: _Usual, compared: Sequence[_Compared], known: Calibration) -> Runs:
-    logs: dict[int, list[float]] = defaultdict(list)
+    """Of every launch with a measured rate, beside what follows from its calibrated times."""
+    found = []
     for each in compared:
-        if all(seen.output_tok_per_s is None for seen in each.seen):
-            continue
-        found = usual.surface(each.seen, known)
-        rates = dict(zip(each.sweep.concurrencies, found.steady.output_tok_per_s[0], strict=True))
-        for seen in each.seen:
-            if seen.output_tok_per_s is not None:
-                logs[seen.concurrency].append(math.log(seen.output_tok_per_s / float(rates[seen.concurrency])))
-    concurrencies = tuple(sorted(logs))
-    return Runs(
-        concurrencies=concurrencies,
-        logs=tuple(statistics.fmean(logs[each]) for each in concurrencies),
-        deviation=_scatter([list(logs.values())]),
-    )
+        rates = usual.surface(each.seen, known).steady.output_tok_per_s[0]
+        logs = each.logs([seen.output_tok_per_s for seen in each.seen], rates)
+        means = {
+            int(at): statistics.fmean(here) for at, here in zip(each.sweep.concurrencies, logs, strict=True) if here
+        }
+        if means:
+            found.append(Run(sweep=each.sweep, logs=means))
+    return Runs(measured=tuple(found))

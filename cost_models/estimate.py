@@ -15,12 +15,13 @@ from cost_models.fleet import Fleet
 from cost_models.limit import limits
 from cost_models.memory import fit, memory
 from cost_models.memory_types import DoesNotFit, Memory
-from cost_models.posterior import NO_CALIBRATION, Calibration, Sweep
+from cost_models.posterior import NO_CALIBRATION, Calibration
 from cost_models.prediction import AS_MANY, Interval, Limit, Prediction, ServingPoint, StepTime
 from cost_models.routing import Floats
 from cost_models.serving import Steady, steady
 from cost_models.setting import Setting
 from cost_models.step import Parts, decode_step, prefill_pass
+from cost_models.sweep import Sweep
 from cost_models.uncertainty import (
     Deviations,
     Trait,
@@ -63,7 +64,7 @@ class Surface:
     tpot_fast_deviation: Floats
     ttft_deviation: Floats
     ttft_fast_deviation: Floats
-    run_deviation: float = 0.0
+    run_deviation: Floats
 
     def intervals(self, row: int, column: int, request_tokens: int) -> tuple[Interval, Interval, Interval]:
         """Of TTFT, TPOT and output rate, for requests of `request_tokens` output tokens."""
@@ -75,7 +76,7 @@ class Surface:
         # slower first token. How many are served in a second does not hang on that wait.
         queued = float(self.steady.queued_s[place])
         share = (ttft - queued) / (ttft - queued + (request_tokens - 1) * tpot)
-        run = self.run_deviation
+        run = float(self.run_deviation[place])
         sides = ((slow_first, slow), (fast_first, fast))
         slower, faster = (math.exp(Z * math.hypot(share * first, (1 - share) * own, run)) for first, own in sides)
         waited = queued / ttft
@@ -213,6 +214,7 @@ def surface(
     tpot, ttft = calibration.applied(sweeps)
     tpot_s, queued_s = found.tpot_s * tpot.factor, found.queued_s * tpot.factor
     ttft_s = (found.ttft_s - found.queued_s) * ttft.factor + queued_s
+    run_factor, run_deviation = calibration.runs.applied(sweeps)
     request_s = ttft_s + (workload.output_tokens - 1) * tpot_s
     return Surface(
         layouts=layouts,
@@ -224,16 +226,13 @@ def surface(
             tpot_s=tpot_s,
             ttft_s=ttft_s,
             queued_s=queued_s,
-            output_tok_per_s=np.array(workload.concurrencies)
-            * workload.output_tokens
-            / request_s
-            * calibration.runs.at(workload.concurrencies),
+            output_tok_per_s=np.array(workload.concurrencies) * workload.output_tokens / request_s * run_factor,
         ),
         tpot_deviation=tpot.deviation,
         tpot_fast_deviation=tpot.deviation * tpot.fast_share,
         ttft_deviation=ttft.deviation,
         ttft_fast_deviation=ttft.deviation * ttft.fast_share,
-        run_deviation=calibration.runs.deviation,
+        run_deviation=run_deviation,
     )
 
 

@@ -47,8 +47,10 @@ def memory_violation(
 ) -> Violation | None:
     """The way in which an effective layout runs out of memory with a single short request; None where it fits."""
     ended = fit(model, cluster, layout, SMALLEST_REQUEST, version=version)
-    if not isinstance(ended, DoesNotFit):
-        return None
+    return violation_of(ended) if isinstance(ended, DoesNotFit) else None
+
+
+def violation_of(ended: DoesNotFit) -> Violation:
     rule, source, exception, text = _ENDS[ended.stage]
     if ended.stage is Stage.KV_POOL:
         text = f"{text}{ended.memory.mem_fraction_static:g}."

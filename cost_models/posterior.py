@@ -8,7 +8,7 @@ residuals condition it in closed form (C. E. Rasmussen, C. K. I. Williams, Gauss
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,6 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.routing import Floats
+from cost_models.runs import NO_RUNS, Runs
+from cost_models.sweep import Sweep
 from cost_models.uncertainty import (
     CAMPAIGN,
     CROWD,
@@ -24,12 +26,8 @@ from cost_models.uncertainty import (
     MOST_MEASURED,
     NOISE,
     SHAPE,
-    Deviations,
-    Trait,
     Z,
 )
-from search_spaces.layout import Layout
-from search_spaces.sglang.all_reduce import AllReducePath
 
 _SHAPE_LENGTH = 1.5
 """Natural logarithms of concurrency over which residuals of one sweep lose their likeness."""
@@ -51,51 +49,6 @@ class Applied(NamedTuple):
     factor: Floats
     deviation: Floats
     fast_share: Floats
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Runs:
-    """How many tokens per second runs of few requests reach of a steady state with their own times: they begin with all
-    prompts at once, and end with a few stragglers.
-
-    concurrencies: ascending. logs: of measured over calibrated rate, at each. deviation: of these between layouts.
-    """
-
-    concurrencies: tuple[int, ...] = ()
-    logs: tuple[float, ...] = ()
-    deviation: float = 0.0
-
-    def at(self, concurrencies: Sequence[float]) -> Floats:
-        """The factor on the rate at each; between measured ones by the logarithm of concurrency."""
-        if not self.concurrencies:
-            return np.ones(len(concurrencies))
-        return np.exp(np.interp(np.log(concurrencies), np.log(self.concurrencies), self.logs))
-
-
-NO_RUNS = Runs()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Sweep:
-    """One layout's predictions at some concurrencies of a load.
-
-    path: of its all-reduces. lengths: input and output tokens. running: requests that one replica runs at once.
-    collectives, saved: deviation that comes from slower, and from faster, collectives than assumed, of the time per
-    token and of that to first token. Each at each concurrency.
-    """
-
-    layout: Layout
-    path: AllReducePath
-    lengths: tuple[int, int]
-    traits: Mapping[Trait, Deviations]
-    concurrencies: Sequence[float]
-    running: Floats
-    collectives: tuple[Floats, Floats]
-    saved: tuple[Floats, Floats]
-
-    def is_of_the_layout_of(self, other: Sweep) -> bool:
-        """Whether one way of running the model gave both."""
-        return self.layout == other.layout and self.path is other.path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

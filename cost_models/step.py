@@ -34,15 +34,16 @@ class _Pass:
 def decode_step(fleet: Fleet, running: Floats, c: Constants) -> Parts:
     """One step in which each of `running` requests of a replica gains its next token or tokens.
 
-        step = max(1, m q) (layers + KV cache + launches + drafting) + n LM head + pp step_s + requests + hops
+        step = max(layers + H, m (q layers + H)) + pp step_s + requests + hops
+        layers = weights + collectives + KV cache + launches + drafting
 
-    m: micro-batches, `min(pp, running)`; q: share of all layers in the slowest stage, so that a token takes the
-    slowest stage as often as there are micro-batches (n = m), or all stages once (n = 1). A micro-batch holds
-    `running / pp` requests, and with attention data parallelism each rank is padded to the fullest one. KV cache:
-    `R(requests kv_read_bytes / (e BW), tokens core_flop / (f F))`, R as in `_roofline`, e and f the reached shares of
-    the datasheet's BW (bytes/s) and F (flop/s). Launches: kernels times seconds each in a captured CUDA graph; beyond
-    the largest graph, what Python takes to launch them where the GPU is not the slower of the two. Step and schedule:
-    SGLang's overlapped scheduler, `managers/scheduler.py`, and `managers/scheduler_pp_mixin.py`.
+    H: LM head, in the last stage. m: micro-batches, `min(pp, running)`; q: share of all layers in the slowest stage.
+    A token takes all stages once, or the slowest one, taken to hold the head, as often as there are micro-batches. A
+    micro-batch holds `running / pp` requests, and with attention data parallelism each rank is padded to the fullest
+    one. KV cache: `R(requests kv_read_bytes / (e BW), tokens core_flop / (f F))`, R as in `_roofline`, e and f the
+    reached shares of the datasheet's BW (bytes/s) and F (flop/s). Launches: kernels times seconds each in a captured
+    CUDA graph; beyond the largest graph, what Python takes to launch them where the GPU is not the slower of the two.
+    Step and schedule: SGLang's overlapped scheduler, `managers/scheduler.py`, and `managers/scheduler_pp_mixin.py`.
     """
     w = fleet.work
     requests = np.ceil(running / w.pp)
@@ -67,9 +68,12 @@ def decode_step(fleet: Fleet, running: Floats, c: Constants) -> Parts:
         a_layer = total_s(parts) / w.num_layers
         parts["drafting"] = w.draft_steps * (a_layer + _head(this) + c.step_s * overhead)
     micro_batches = np.minimum(w.pp, running)
-    wait = np.maximum(1.0, micro_batches * w.slowest_stage)
-    parts = {name: seconds * wait for name, seconds in parts.items()}
-    parts["LM head"] = _head(this) * np.where(wait > 1, micro_batches, 1.0)
+    layers_s, head_s = total_s(parts), _head(this)
+    sets_pace = micro_batches * (w.slowest_stage * layers_s + head_s) > layers_s + head_s
+    parts = {
+        name: seconds * np.where(sets_pace, micro_batches * w.slowest_stage, 1.0) for name, seconds in parts.items()
+    }
+    parts["LM head"] = head_s * np.where(sets_pace, micro_batches, 1.0)
     # Overlapped scheduling is off with pipeline parallelism, so each stage pays for its own step.
     parts["engine step"] = c.step_s * w.pp * overhead * np.ones_like(running)
     parts["requests"] = c.request_s * np.ceil(running / w.attn_dp) * overhead

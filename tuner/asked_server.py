@@ -37,6 +37,7 @@ def place(
     Raises UserError.
     """
     rules = version or _image_version(asked, voice)
+    asked = asked.under(rules)
     served, about_model = _served(asked, model, voice)
     gpus, about_cluster = _cluster(asked, cluster, rules, voice)
     return Placed(

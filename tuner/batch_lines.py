@@ -126,7 +126,7 @@ def judged_line(
     decides = asked.get("n_gpus") is not None or asked.get("cluster") is not None
     if launch.notation is not None:
         on_nodes = launch.notation.literal_on(server.cluster)
-        others = from_argv(launch.behind).others
+        others = from_argv(launch.behind, version).others
         checked = check_layout(on_nodes, server, others=others, suggest=suggest, memory_decides=decides)
     else:
         checked = check_flags(launch.flags, server, suggest=suggest, memory_decides=decides)
@@ -172,7 +172,7 @@ def launch_of_line(asked: Mapping[str, Any], version: EngineVersion) -> Asked:
     if (flags is None) == (argv is None):
         raise MalformedError("a line has either flags, an object, or argv, a string")
     if flags is None:
-        return _one_launch(_shell_words(argv))
+        return _one_launch(_shell_words(argv), version)
     if not isinstance(flags, dict):
         raise MalformedError(f"flags is an object, e.g. {{'tp-size': 8}} (got {flags!r})")
     return Asked(flags=flags_from_mapping(flags, version))
@@ -189,12 +189,12 @@ def _shell_words(argv: Any) -> tuple[str, ...]:
         raise MalformedError(f"argv cannot be read as shell words: {error}") from None
 
 
-def _one_launch(words: tuple[str, ...]) -> Asked:
+def _one_launch(words: tuple[str, ...], version: EngineVersion) -> Asked:
     """Bare flags are judged as they are, whatever they hold; else it is a launch command or a notation."""
     if not words or is_flag(words[0]):
         return Asked(flags=words)
     try:
-        launches = launches_of(words)
+        launches = [each.under(version) for each in launches_of(words)]
     except MalformedError:
         if said_of(words) or not any(map(is_flag, words)):
             raise

@@ -9,8 +9,7 @@ from cost_models.rates import lacks_units
 from cost_models.setting import ServingEngine
 from search_spaces.catalogue import load_model, model_names
 from search_spaces.model import Model
-from search_spaces.sglang.uncounted_memory import Uncounted
-from search_spaces.sglang.uncounted_options import Effect
+from search_spaces.sglang.uncounted import Effect, Uncounted
 from search_spaces.verdict import Stage
 from tuner.checking import Checked, Server, check_layout
 

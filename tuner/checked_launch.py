@@ -57,11 +57,13 @@ class CheckedLaunch:
 
 
 def check_launch(asked: Asked, server: Server) -> CheckedLaunch:
+    """Raises UserError for flags behind a notation that the release cannot read."""
+    asked = asked.under(server.version)
     if asked.notation is None:
         checked = check_flags(asked.flags, server)
         meant: tuple[Meant, ...] = ()
     else:
-        others = from_argv(asked.behind).others
+        others = from_argv(asked.behind, server.version).others
         checked = check_layout(asked.notation.literal_on(server.cluster), server, others=others)
         meant = _meant(asked.notation, checked)
     readable = not any(broken.stage is Stage.PARSE for broken in checked.verdict.violations)

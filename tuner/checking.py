@@ -7,11 +7,10 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
-from cost_models.memory import fit, memory
 from cost_models.memory_types import DoesNotFit, Memory
-from cost_models.memory_verdict import MEMORY_RULES, SMALLEST_REQUEST, memory_violation
+from cost_models.memory_verdict import MEMORY_RULES
 from cost_models.setting import Setting
-from cost_models.weights import leaves_draft_out, stage_weights, weight_bytes_at_construction
+from cost_models.weights import leaves_draft_out, weight_bytes_at_construction
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
@@ -22,9 +21,12 @@ from search_spaces.sglang.flags import FlagError, from_argv
 from search_spaces.sglang.rules import how_far, judge, launch_of
 from search_spaces.sglang.suggestions import nearest_legal
 from search_spaces.sglang.target import Target
-from search_spaces.sglang.uncounted_memory import Uncounted, uncounted_memory
+from search_spaces.sglang.uncounted import Uncounted
+from search_spaces.sglang.uncounted_memory import uncounted_memory
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 from search_spaces.verdict import Adjustment, Stage, Status, Verdict, Violation
+from search_spaces.workload import Workload
+from tuner.check_excuse import JudgedMemory, judged_memory, may_free
 
 UP_TO_CONSTRUCTION = frozenset({Stage.PARSE, Stage.RESOLVE, Stage.CHECK, Stage.PUBLISH, Stage.INIT, Stage.MODEL})
 """The stages that need no GPU memory: arguments, topology, and the model's shapes."""
@@ -95,14 +97,21 @@ class Checked:
         return self.ended is None
 
     @property
+    def is_another_server(self) -> bool:
+        """Whether options name another device or another model than predictions are made for."""
+        return any(each.is_another_server for each in self.uncounted)
+
+    @property
     def leaves_draft_out(self) -> bool:
         """Whether the launch loads a draft model that `memory` does not know."""
         return leaves_draft_out(self.server.model, self.verdict.effective)
 
     @property
     def is_tight(self) -> bool:
-        """Whether it starts only if graphs and activations need less than is expected."""
-        if self.verdict.violations or self.server.cluster.gpu.is_cpu or _may_free(self.uncounted, Stage.GRAPHS):
+        """Whether it starts only if graphs and activations need less than is expected; not said of what is unjudged."""
+        if self.verdict.violations or self.server.cluster.gpu.is_cpu or self.excused is not None:
+            return False
+        if self.is_another_server or _may_free(self.uncounted, Stage.GRAPHS):
             return False
         return self.memory is not None and self.memory.is_tight
 
@@ -159,19 +168,10 @@ def check_layout(
             checked, weight_bytes_rank0=weight_bytes_at_construction(model, cluster.gpu, verdict.effective)
         )
     if checked.weight_bytes_rank0 is not None and _has_share(verdict.effective):
-        ended = memory_violation(model, cluster, verdict.effective, version=server.version)
-        excused = None
-        if ended is not None and _is_excused(ended, verdict.effective, server, checked.uncounted):
-            ended, excused = None, ended
-        if ended is not None and memory_decides:
-            verdict = replace(verdict, violations=_in_order((*verdict.violations, ended)))
-        checked = replace(
-            checked,
-            verdict=verdict,
-            memory=memory(model, cluster, verdict.effective, version=server.version),
-            ended=ended,
-            excused=excused,
-        )
+        judged = _judged_memory(server, verdict.effective, checked.uncounted)
+        if judged.ended is not None and memory_decides:
+            verdict = replace(verdict, violations=_in_order((*verdict.violations, judged.ended)))
+        checked = replace(checked, verdict=verdict, memory=judged.memory, ended=judged.ended, excused=judged.excused)
     return checked if verdict.is_legal or not suggest else _with_suggestions(checked)
 
 
@@ -185,24 +185,18 @@ def _uncounted(others: Mapping[str, Any], asked: Layout, run: Layout, server: Se
     return uncounted_memory(others, asked, run, target, server.version, server.env)
 
 
+def _judged_memory(server: Server, run: Layout, uncounted: Sequence[Uncounted]) -> JudgedMemory:
+    return judged_memory(server.model, server.cluster, run, uncounted, server.version)
+
+
 def _may_free(uncounted: Sequence[Uncounted], stage: Stage) -> bool:
     return any(each.may_free and stage in each.stages for each in uncounted)
 
 
-def _is_excused(ended: Violation, run: Layout, server: Server, uncounted: Sequence[Uncounted]) -> bool:
-    """Whether what is not counted may free as much as the effective layout `run` lacks."""
-    freeing = [each for each in uncounted if each.may_free and ended.stage in each.stages]
-    if not freeing or ended.stage is not Stage.WEIGHTS or any(each.most_bytes is None for each in freeing):
-        return bool(freeing)
-    found = fit(server.model, server.cluster, run, SMALLEST_REQUEST, version=server.version)
-    missing = found.shortfall_bytes if isinstance(found, DoesNotFit) else 0
-    return missing <= sum(each.most_bytes or 0 for each in freeing) + _two_layers_bytes(server, run)
-
-
-def _two_layers_bytes(server: Server, run: Layout) -> float:
-    """More than the largest tensor of a rank, by which offloading may go beyond its limit (utils/offloader.py:164)."""
-    ends = (stage_weights(server.model, run, stage, server.version) for stage in (0, run.pp_size - 1))
-    return 2 * max(sum(held.values()) for held in ends) / max(1, server.model.num_layers // run.pp_size)
+def may_be_freed(checked: Checked, lacking: DoesNotFit, workload: Workload) -> bool:
+    """Whether options that are not counted may free what `lacking` says is missing for `workload`."""
+    server = checked.server
+    return may_free(server.model, server.cluster, lacking, workload, checked.uncounted, server.version)
 
 
 def check_anew(checked: Checked, layout: Layout) -> Checked:
@@ -265,15 +259,13 @@ def _progress(server: Server, room: _Room, others: Mapping[str, Any] | None = No
         place = how_far(launch)
         if place is not None or room is _Room.ANY:
             return place
-        ended = memory_violation(server.model, server.cluster, launch.effective, version=server.version)
-        if ended is not None and room is _Room.FREED:
-            uncounted = _uncounted(others or {}, layout, launch.effective, server)
-            if _is_excused(ended, launch.effective, server, uncounted):
-                return None
-        if ended is not None:
-            return _BEYOND_RULES + _ORDER[ended.stage]
-        held = memory(server.model, server.cluster, launch.effective, version=server.version)
-        if room is not _Room.SURE or held.kv_tokens:
+        uncounted = _uncounted(others or {}, layout, launch.effective, server) if room is _Room.FREED else ()
+        judged = _judged_memory(server, launch.effective, uncounted)
+        if judged.excused is not None:
+            return None
+        if judged.ended is not None:
+            return _BEYOND_RULES + _ORDER[judged.ended.stage]
+        if room is not _Room.SURE or judged.memory.kv_tokens:
             return None
         return _AT_THE_EDGE
 

@@ -17,6 +17,7 @@ from search_spaces.layout import Layout
 from search_spaces.notation import Notation, names_in, read_notation
 from search_spaces.sglang.flag_errors import is_flag
 from search_spaces.sglang.flags import from_argv
+from search_spaces.sglang.versions import EngineVersion
 from tuner import containers, other_programs, shell_script, systemd_unit
 from tuner.containers import Container
 from tuner.script_files import script_of, unfenced
@@ -35,9 +36,9 @@ _OF_ONE_NODE = ("--node-rank", "--dist-init-addr", "--host", "--port")
 class Asked:
     """flags: launch flags, as the engine would get them. model: what they name to be served; empty where nothing.
     env: the server's environment, as far as it was given. origin: the file it was read from, if any.
-    notation: where no flags but a notation was given; behind: flags that stand behind it, all that is no layout among
-    them. claims: layouts that the file or a name in it claims. container: what the server is started in. notes: what is
-    left out of account, in words.
+    notation: where no flags but a notation was given; behind: flags that stand behind it, which are read once it is
+    known by which release (`under`). claims: layouts that the file or a name in it claims. container: what the server
+    is started in. notes: what is left out of account, in words.
     """
 
     flags: tuple[str, ...] = ()
@@ -49,6 +50,15 @@ class Asked:
     claims: tuple[Notation, ...] = ()
     container: Container = field(default_factory=Container)
     notes: tuple[str, ...] = ()
+
+    def under(self, version: EngineVersion) -> Asked:
+        """With the layout's flags behind a notation, as `version` reads them, in the notation.
+
+        Raises MalformedError and FlagError.
+        """
+        if self.notation is None or not self.behind:
+            return self
+        return replace(self, notation=_with_flags(self.notation, self.behind, version))
 
     @property
     def visible_gpus(self) -> Visible | None:
@@ -211,25 +221,19 @@ def _plain(words: Sequence[str], env: Mapping[str, str] | None = None) -> Asked:
         rest = rest[1:]
     if rest and is_flag(rest[0]):
         return _asked(tuple(rest), given, "")
-    return Asked(notation=_with_flags(rest), behind=tuple(rest[_begin_of_flags(rest) :]), env=given)
+    begin = next((i for i, word in enumerate(rest) if word.startswith("--")), len(rest))
+    notation = replace(read_notation(" ".join(rest[:begin])), text=" ".join(rest))
+    return Asked(notation=notation, behind=tuple(rest[begin:]), env=given)
 
 
-def _begin_of_flags(words: Sequence[str]) -> int:
-    return next((i for i, word in enumerate(words) if word.startswith("--")), len(words))
-
-
-def _with_flags(words: Sequence[str]) -> Notation:
-    """A notation, and flags of the layout behind it: `TP8 EP8 --mem-fraction-static 0.9`."""
-    begin = _begin_of_flags(words)
-    notation = read_notation(" ".join(words[:begin]))
-    if begin == len(words):
-        return notation
-    layout = from_argv(words[begin:]).layout
+def _with_flags(notation: Notation, behind: Sequence[str], version: EngineVersion) -> Notation:
+    """A notation with flags of the layout behind it: `TP8 EP8 --mem-fraction-static 0.9`."""
+    layout = from_argv(behind, version).layout
     more = {name: value for name, value in vars(layout).items() if value != getattr(Layout(), name)}
     for name, value in more.items():
         if notation.flags.get(name, value) != value:
             raise MalformedError(f"{name} is written twice: {notation.flags[name]} and {value}")
-    return replace(notation, text=" ".join(words), flags={**notation.flags, **more})
+    return replace(notation, flags={**notation.flags, **more})
 
 
 def _asked(words: tuple[str, ...], env: Mapping[str, str], served: str) -> Asked:

@@ -11,15 +11,15 @@ from cost_models.fractions import workable_fractions
 from cost_models.memory import fit
 from cost_models.memory_types import DoesNotFit, Remedy
 from cost_models.memory_verdict import SMALLEST_REQUEST
-from cost_models.posterior import Sweep
 from cost_models.prediction import Prediction, ServingPoint
+from cost_models.sweep import Sweep
 from search_spaces.layout import Layout
 from search_spaces.sglang.all_reduce import AllReduceChoice, AllReducePath, all_reduce_choice
 from search_spaces.sglang.rules import launch_of
 from search_spaces.sglang.target import Target
 from search_spaces.workload import Workload
 from tuner.checked_launch import CheckedLaunch
-from tuner.checking import Checked, Server, check_anew
+from tuner.checking import Checked, Server, check_anew, may_be_freed
 from tuner.predict_evidence import Evidence
 from tuner.predict_switch import Switched, switched
 from tuner.predict_trials import Died
@@ -39,7 +39,7 @@ class Fractions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictedLaunch:
-    """estimate: None where the launch is illegal, or where options that are not counted decide whether it fits. sweep:
+    """estimate: None where the launch is illegal, or where options that are not counted decide. sweep:
     what its intervals follow from. all_reduce: None on one GPU, or where nothing is predicted. switched: what another
     environment would change. works_as: the launch with a memory fraction that works, where its own is all that is
     wrong. asked: concurrencies to show; empty: all.
@@ -66,7 +66,7 @@ class PredictedLaunch:
 
     @property
     def is_unjudged(self) -> bool:
-        """Whether it is legal, and nothing is told since options that are not counted decide whether it fits."""
+        """Whether it is legal, and nothing is told since options that are not counted decide."""
         return self.estimate is None and not self.launch.checked.verdict.violations
 
     @property
@@ -112,11 +112,12 @@ class PredictedLaunch:
         return is_at_the_top and len(self.asked) != 1
 
 
-def is_unjudged(checked: Checked, lacking: DoesNotFit | None = None) -> bool:
-    """Whether options that are not counted may free what it lacks: beyond what `tune check` asks for, `lacking`."""
-    if lacking is None:
-        return checked.excused is not None
-    return any(each.may_free and lacking.stage in each.stages for each in checked.uncounted)
+def is_unjudged(checked: Checked) -> bool:
+    """Whether no time is told of it, though no rule is broken: options that are not counted may free what it lacks, or
+    make it another server, or give its weights another size.
+    """
+    is_grown = any(each.least_growth > 1 for each in checked.uncounted)
+    return checked.excused is not None or checked.is_another_server or is_grown
 
 
 def too_large(checked: Checked) -> DoesNotFit | None:
@@ -156,7 +157,7 @@ def predict_launch(
         model, cluster, (layout,), workload, setting=server.setting, calibration=calibration
     )
     estimate, sweep = (found, None) if isinstance(found, DoesNotFit) else found
-    if isinstance(estimate, DoesNotFit) and is_unjudged(launch.checked, estimate):
+    if isinstance(estimate, DoesNotFit) and may_be_freed(launch.checked, estimate, workload):
         return untold
     return PredictedLaunch(
         launch=launch,

@@ -1,131 +1,201 @@
-"""A file of measurements, one point a line: what `--measured` takes."""
+"""Files of measurements, one point a line: what `--measured` takes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from cost_models.calibration import Observation
-from cost_models.limit import limits
+from cost_models.setting import Client, ServingEngine
 from search_spaces.errors import MalformedError, UserError
-from search_spaces.layout import MOST_GPUS, Layout
+from search_spaces.layout import MOST_GPUS
 from search_spaces.model import Model
-from search_spaces.workload import MOST_ACCEPTED, MOST_CONCURRENT, Workload
-from tuner.batch_lines import environment_of_line, launch_of_line, numbered, object_of, refuse_misspelled
-from tuner.checking import Checked, Server, check_flags, check_layout
+from search_spaces.workload import MOST_CONCURRENT, Workload
+from tuner.batch_lines import numbered, refuse_misspelled
+from tuner.checking import Server
+from tuner.predict_left_out import LeftOut
+from tuner.predict_measured_bounds import refuse_beyond_sense, refuse_the_impossible
+from tuner.predict_measured_launch import SIZES, measured_launch
 from tuner.served_names import served_gpu, served_model
 from tuner.standard_input import standard_input
+from tuner.validate_campaigns import client, length_ratio, release_of
+from tuner.validate_fields import LONGEST, Reason, SkippedError, count, flagged, milliseconds, tokens_per_second, word
+from tuner.validate_lines import refuse_repeats, said_on
 
 _KEYS = (
-    "id", "flags", "argv", "env", "concurrency", "tpot_ms", "ttft_ms", "isl", "osl", "input_tokens", "output_tokens",
+    "id", "flags", "argv", "env", "concurrency", "tpot_ms", "ttft_ms", "output_tok_s", "isl", "osl", "input_tokens",
+    "output_tokens",
 )  # fmt: skip
-_SIZES = {"tp": "tp_size", "moe_ep": "ep_size", "attention_dp": "attn_dp_size", "pp": "pp_size"}
-"""How lines for `tune validate` name the sizes of a layout, and the fields of `Layout`."""
 _OF_VALIDATE = (
-    *_SIZES, "world_tp", "moe_tp", "model", "precision", "gpu", "n_gpus", "engine", "engine_version", "output_tok_s",
-    "mem_fraction_static", "kv_cache_dtype", "flag", "client", "source", "date",
+    *SIZES, "world_tp", "moe_tp", "model", "precision", "gpu", "n_gpus", "engine", "engine_version",
+    "mem_fraction_static", "kv_cache_dtype", "flag", "layout_status", "mode", "client", "random_range_ratio", "source",
+    "date",
 )  # fmt: skip
 _LENGTHS = {"input_tokens": ("isl", "input_tokens"), "output_tokens": ("osl", "output_tokens")}
-_LONGEST_S = 1e6
-_MOST_TOK_PER_S = 1e9
 
 
-def measured_in_file(word: str, server: Server, workload: Workload) -> tuple[Observation, ...]:
-    """`--measured`: a layout, `concurrency`, `tpot_ms` and, where known, `ttft_ms` and `output_tok_s` of each line.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredLines:
+    """observations: what moves predictions, in the order of the lines."""
+
+    observations: tuple[Observation, ...]
+    left_out: LeftOut
+
+
+def measured_in_files(names: Sequence[str], server: Server, workload: Workload) -> MeasuredLines:
+    """`--measured`: of each line a layout, `concurrency`, `tpot_ms` and, where known, `ttft_ms` and `output_tok_s`.
 
     The layout is `flags` or `argv`, or sizes under the names that `tune validate` reads; variables of the server's
-    environment stand in `argv` or `env`. All of one model on one
-    cluster under one load: those of the command; a line that says others is refused. Raises UserError with the line's
-    number.
+    environment stand in `argv` or `env`. All of one model on one cluster under one load: those of the command; a line
+    that says others is refused. What a line sets aside itself, as `tune validate` reads it, is counted only.
+
+    Raises UserError with the line's number.
     """
-    if word == "-":
-        return _observations(standard_input(), server, workload)
-    if not word.strip():
-        raise MalformedError("--measured takes a file of JSON lines, or - for stdin (got '')")
-    try:
-        with Path(word).expanduser().open("rb") as lines:
-            return _observations(lines, server, workload)
-    except OSError as error:
-        raise MalformedError(f"--measured {word} cannot be read: {error.strerror}") from None
-
-
-def _observations(lines: Iterable[str | bytes], server: Server, workload: Workload) -> tuple[Observation, ...]:
-    found = []
-    for number, line in numbered(lines):
+    found = _Found(server, workload)
+    for name in names:
+        if name == "-":
+            found.read(standard_input())
+            continue
+        if not name.strip():
+            raise MalformedError("--measured takes a file of JSON lines, or - for stdin (got '')")
         try:
-            found.append(_observation(object_of(line), server, workload))
-        except UserError as error:
-            raise MalformedError(f"--measured, line {number}: {error}") from None
-    return tuple(found)
+            with Path(name).expanduser().open("rb") as lines:
+                found.read(lines)
+        except OSError as error:
+            raise MalformedError(f"--measured {name} cannot be read: {error.strerror}") from None
+    return found.lines
 
 
-def _observation(asked: dict[str, Any], server: Server, workload: Workload) -> Observation:
-    refuse_misspelled(asked, (*_KEYS, *_OF_VALIDATE))
-    concurrency = asked.get("concurrency")
-    if type(concurrency) is not int or not 1 <= concurrency <= MOST_CONCURRENT:
-        raise MalformedError(f"concurrency is a count from 1 to {MOST_CONCURRENT} (got {concurrency!r})")
-    tpot_s, ttft_s = _seconds(asked, "tpot_ms"), _seconds(asked, "ttft_ms")
-    if tpot_s is None:
+class _Found:
+    """What the lines of all files have given so far."""
+
+    def __init__(self, server: Server, workload: Workload) -> None:
+        self._server, self._workload = server, workload
+        self._observations: list[Observation] = []
+        self._seen: set[str] = set()
+        self._set_aside: Counter[str] = Counter()
+        self._by_client: Counter[str] = Counter()
+        self._repeated = 0
+
+    @property
+    def lines(self) -> MeasuredLines:
+        left_out = LeftOut(set_aside=dict(self._set_aside), repeated=self._repeated, by_client=dict(self._by_client))
+        return MeasuredLines(observations=tuple(self._observations), left_out=left_out)
+
+    def read(self, lines: Iterable[str | bytes]) -> None:
+        """One file. Raises MalformedError."""
+        found = []
+        for number, line in numbered(lines):
+            try:
+                seen = self._observation(line)
+            except (UserError, SkippedError) as error:
+                raise MalformedError(f"--measured, line {number}: {error}") from None
+            if seen is not None:
+                found.append((number, seen))
+        try:
+            refuse_beyond_sense(found, self._server, self._workload)
+        except MalformedError as error:
+            raise MalformedError(f"--measured, {error}") from None
+        self._observations += [seen for _, seen in found]
+
+    def _observation(self, line: str | bytes) -> Observation | None:
+        """None where the line is only counted. Raises UserError and SkippedError."""
+        said = said_on(line)
+        refuse_repeats(line)
+        refuse_misspelled(said, (*_KEYS, *_OF_VALIDATE))
+        text = json.dumps({name: value for name, value in said.items() if value is not None}, sort_keys=True)
+        if text in self._seen:
+            self._repeated += 1
+            return None
+        self._seen.add(text)
+        if reason := _set_aside(said):
+            self._set_aside[reason] += 1
+            return None
+        seen = _observation(said, self._server, self._workload)
+        sent_by = _sent_by(said, self._workload)
+        if sent_by is Client.STEADY or seen.ttft_s is seen.output_tok_per_s is None:
+            return seen
+        self._by_client[sent_by] += 1
+        return replace(seen, ttft_s=None, output_tok_per_s=None)
+
+
+def _set_aside(said: Mapping[str, Any]) -> str:
+    """Why the line says that it is no measurement to go by; empty where it does not."""
+    if word(said, "mode") not in {"", "agg"} or said.get("disagg"):
+        return Reason.DISAGGREGATED
+    status = word(said, "layout_status")
+    return flagged(said) or (f"layout_status is {status}" if status not in {"", "ok"} else "")
+
+
+def _observation(said: Mapping[str, Any], server: Server, workload: Workload) -> Observation:
+    concurrency = count(said, "concurrency", MOST_CONCURRENT)
+    tpot_ms, ttft_ms = (milliseconds(said, name) for name in ("tpot_ms", "ttft_ms"))
+    if tpot_ms is None:
         raise MalformedError(
             "tpot_ms is missing: the mean time per output token after the first, in milliseconds (a throughput alone "
             "says nothing of the time to first token)"
         )
-    _refuse_other_load(asked, workload)
-    _refuse_other_server(asked, server)
-    layout, environment = _launch(asked, server)
+    output_tok_s = tokens_per_second(said, "output_tok_s")
+    _refuse_other_load(said, workload)
+    _refuse_other_server(said, server)
+    layout, environment = measured_launch(said, server)
     seen = Observation(
         layout=layout,
         concurrency=concurrency,
-        tpot_s=tpot_s,
-        ttft_s=ttft_s,
-        output_tok_per_s=_rate(asked),
+        tpot_s=tpot_ms / 1e3,
+        ttft_s=None if ttft_ms is None else ttft_ms / 1e3,
+        output_tok_per_s=output_tok_s,
         environment=environment,
     )
-    _refuse_the_impossible(seen, server, workload)
+    refuse_the_impossible(seen, server, workload)
     return seen
 
 
-def _seconds(asked: dict[str, Any], name: str) -> float | None:
-    value = asked.get(name)
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _LONGEST_S * 1e3:
-        raise MalformedError(f"{name} is a time above 0 in milliseconds (got {str(value)[:40]})")
-    return value / 1e3
+def _sent_by(said: Mapping[str, Any], workload: Workload) -> Client:
+    lengths = (_length(said, field, workload)[1] for field in _LENGTHS)
+    return client(said, ServingEngine.SGLANG, *lengths)
 
 
-def _rate(asked: dict[str, Any]) -> float | None:
-    value = asked.get("output_tok_s")
-    if value is None:
-        return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < _MOST_TOK_PER_S:
-        raise MalformedError(f"output_tok_s is a rate above 0 in tokens per second (got {str(value)[:40]})")
-    return float(value)
+def _length(said: Mapping[str, Any], field: str, workload: Workload) -> tuple[str, int]:
+    """By which name the line says it, and how many tokens; what is asked for, under no name, where it does not."""
+    for name in _LENGTHS[field]:
+        if said.get(name) is not None:
+            return name, count(said, name, LONGEST)
+    return "", getattr(workload, field)
 
 
-def _refuse_other_load(asked: Mapping[str, Any], workload: Workload) -> None:
+def _refuse_other_load(said: Mapping[str, Any], workload: Workload) -> None:
+    """Lengths are means, as in `tune validate`."""
+    ratio = length_ratio(said, _sent_by(said, workload))
     for field, names in _LENGTHS.items():
         wanted = getattr(workload, field)
-        for name in names:
-            value = asked.get(name)
-            if value is not None and value != wanted:
-                option = f"--{field.replace('_', '-')}"
-                raise MalformedError(
-                    f"measured with {name} {value}, and what is asked for has {wanted}: say {option} {value}, or leave "
-                    "the line out"
-                )
+        stated = {name: count(said, name, LONGEST) for name in names if said.get(name) is not None}
+        if ratio < 1 and not stated:
+            raise MalformedError(f"{names[0]} is missing: of lengths that were drawn (random_range_ratio), the longest")
+        for name, value in stated.items():
+            mean = max(1, round(ratio * value))
+            if mean == wanted:
+                continue
+            drawn = f", {mean} in the mean" if mean != value else ""
+            raise MalformedError(
+                f"measured with {name} {value}{drawn}, and what is asked for has {wanted}: say "
+                f"--{field.replace('_', '-')} {mean}, or leave the line out"
+            )
 
 
-def _refuse_other_server(asked: Mapping[str, Any], server: Server) -> None:
-    engine = asked.get("engine")
+def _refuse_other_server(said: Mapping[str, Any], server: Server) -> None:
+    engine = said.get("engine")
     if isinstance(engine, str) and engine.strip() and engine.strip().lower() != "sglang":
         raise MalformedError(f"measured with {engine}, and predictions here are of SGLang")
-    name, gpu = asked.get("model"), asked.get("gpu")
+    _refuse_other_release(said, server)
+    name, gpu = said.get("model"), said.get("gpu")
     if isinstance(name, str) and name.strip():
         try:
-            other = served_model(name, str(asked.get("precision") or ""))
+            other = served_model(name, str(said.get("precision") or ""))
         except UserError:
             other = None
         if other is not None and _shape(other) != _shape(server.model):
@@ -134,71 +204,28 @@ def _refuse_other_server(asked: Mapping[str, Any], server: Server) -> None:
         try:
             key = served_gpu(gpu).key
         except UserError:
-            return
+            key = server.cluster.gpu.key
         if key != server.cluster.gpu.key:
             raise MalformedError(f"measured on {gpu}, and what is asked for is {server.cluster.name}")
+    here = server.cluster.num_gpus
+    if (there := count(said, "n_gpus", MOST_GPUS, default=here)) != here:
+        raise MalformedError(
+            f"measured on {there} GPUs, and what is asked for is {server.cluster.name}: say the --cluster that it was "
+            "measured on, or leave the line out"
+        )
+
+
+def _refuse_other_release(said: Mapping[str, Any], server: Server) -> None:
+    """A word that is no release, such as `main`, contradicts none."""
+    named = word(said, "engine_version")
+    release = release_of(ServingEngine.SGLANG, named, {})
+    if named and release.is_known and release.version != server.version:
+        raise MalformedError(
+            f"measured with SGLang {named}, and what is asked for is {server.version}: say --engine-version "
+            f"{release.version}, or leave the line out"
+        )
 
 
 def _shape(model: Model) -> tuple[object, ...]:
     """What no precision and no other name of a model changes."""
     return model.architecture, model.num_layers, model.hidden_size, model.num_experts
-
-
-def _refuse_the_impossible(seen: Observation, server: Server, workload: Workload) -> None:
-    """Times in seconds where milliseconds are due, or another model's."""
-    tokens = workload.output_tokens
-    rate = seen.concurrency * tokens / ((seen.ttft_s or 0.0) + (tokens - 1) * seen.tpot_s)
-    drafted = float(seen.layout.speculative_num_draft_tokens or MOST_ACCEPTED)
-    accepted = 1.0 if seen.layout.speculative_algorithm is None else min(drafted, MOST_ACCEPTED)
-    at_once = tuple(sorted({1, seen.concurrency}))
-    load = replace(workload, concurrencies=at_once, acceptance_length=accepted)
-    most = limits(server.model, server.cluster, load)[-1]
-    if rate > most.output_tok_per_s:
-        tpot_ms = seen.tpot_s * 1e3
-        raise MalformedError(
-            f"tpot_ms {tpot_ms:g} with {seen.concurrency} at once is {rate:,.0f} tok/s, and no layout of "
-            f"{server.cluster.name} can exceed {most.output_tok_per_s:,.0f} ({most.bound_by}); is it milliseconds "
-            f"(in seconds it would be {tpot_ms * 1e3:g} ms), of {server.model.name}?"
-        )
-
-
-def _launch(asked: dict[str, Any], server: Server) -> tuple[Layout, tuple[tuple[str, str], ...]]:
-    """As it ran, in the environment that the line says, which is none of the launch that is asked about.
-
-    What was measured fitted, whatever the memory model says.
-    """
-    sizes = _sizes(asked)
-    if sizes and asked.get("flags") is None and asked.get("argv") is None:
-        asked = {**asked, "flags": {}}
-    launch = launch_of_line(asked, server.version)
-    server = replace(server, env={**launch.env, **environment_of_line(asked)})
-    checked: Checked = (
-        check_layout(launch.notation.literal_on(server.cluster), server, suggest=False, memory_decides=False)
-        if launch.notation is not None
-        else check_flags(launch.flags, server, suggest=False, memory_decides=False)
-    )
-    if sizes:
-        checked = check_layout(checked.verdict.requested.changed(**sizes), server, suggest=False, memory_decides=False)
-    if checked.verdict.violations:
-        broken = checked.verdict.violations[0]
-        raise MalformedError(
-            f"it was measured, but SGLang {server.version} refuses it ({broken.rule}): {broken.message}; say what it "
-            "ran on with --engine-version, --model and --cluster"
-        )
-    return checked.verdict.effective, server.setting.environment
-
-
-def _sizes(asked: Mapping[str, Any]) -> dict[str, int | float]:
-    """Of a layout, by field, as a line for `tune validate` says them; 0 and null stand for no such parallelism."""
-    found: dict[str, int | float] = {}
-    for name, field in (("world_tp", "tp_size"), *_SIZES.items()):
-        value = asked.get(name)
-        if not value or field in found:
-            continue
-        if type(value) is not int or not 1 <= value <= MOST_GPUS:
-            raise MalformedError(f"{name} is a count from 1 to {MOST_GPUS} (got {value!r})")
-        found[field] = value
-    fraction = asked.get("mem_fraction_static")
-    if found and isinstance(fraction, int | float) and not isinstance(fraction, bool):
-        found["mem_fraction_static"] = fraction
-    return found

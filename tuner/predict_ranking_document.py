@@ -82,7 +82,7 @@ def _all_reduce(ranking: Ranking, each: Ranked) -> dict[str, Any] | None:
 
 
 def _measured_best_document(ranking: Ranking) -> dict[str, Any] | None:
-    best = None if ranking.evidence is None else ranking.evidence.trials.best.get(ranking.objective)
+    best = ranking.measured_best
     if best is None:
         return None
     scale, unit = _scaled(ranking)

@@ -38,7 +38,7 @@ def report(ranking: Ranking, width: int, limit: int | None) -> list[str]:
 
 
 def _measured_best(ranking: Ranking) -> list[str]:
-    best = None if ranking.evidence is None else ranking.evidence.trials.best.get(ranking.objective)
+    best = ranking.measured_best
     return [] if best is None else [best.told(ranking.objective)]
 
 

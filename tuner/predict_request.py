@@ -13,6 +13,7 @@ from tuner import asking
 from tuner.checking import Server
 from tuner.objective import Objective
 from tuner.predict_evidence import Evidence, gathered
+from tuner.predict_left_out import NOTHING_LEFT_OUT
 from tuner.predict_trials import NO_TRIALS
 
 
@@ -44,11 +45,12 @@ def evidence_of(request: PredictRequest, server: Server) -> Evidence | None:
     if not request.measured and request.study is None:
         return None
     facts = (server.model, server.cluster, request.workload)
-    is_simulated, trials = False, NO_TRIALS
+    is_simulated, trials, left_out = False, NO_TRIALS, NOTHING_LEFT_OUT
     if request.measured:
-        from tuner.predict_measured import measured_in_file  # noqa: PLC0415
+        from tuner.predict_measured import measured_in_files  # noqa: PLC0415
 
-        found = tuple(each for word in request.measured for each in measured_in_file(word, server, request.workload))
+        lines = measured_in_files(request.measured, server, request.workload)
+        found, left_out = lines.observations, lines.left_out
         origin = " and ".join("the lines on stdin" if word == "-" else word for word in request.measured)
     else:
         from tuner.commands.search import DEFAULT_STORE  # noqa: PLC0415
@@ -60,7 +62,15 @@ def evidence_of(request: PredictRequest, server: Server) -> Evidence | None:
         study = measured_in_study(storage, name, model, cluster, workload)
         found, is_simulated, trials = study.observations, study.is_simulated, study.trials
         origin = f"study {name}"
-    return gathered(*facts, server.setting, found, origin=origin, is_simulated=is_simulated, trials=trials)
+    return gathered(
+        *facts,
+        server.setting,
+        found,
+        origin=origin,
+        is_simulated=is_simulated,
+        trials=trials,
+        left_out=left_out,
+    )
 
 
 def ladder_of(text: str) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from cost_models.calibration import NO_CALIBRATION, Calibration
 from cost_models.estimate import predict_all, predict_for_comparison
 from cost_models.memory_types import DoesNotFit
-from cost_models.posterior import Sweep
 from cost_models.prediction import Interval, Prediction
 from cost_models.setting import Setting
+from cost_models.sweep import Sweep
 from cost_models.uncertainty import Z
 from search_spaces.errors import CannotRunError
 from search_spaces.hardware import Cluster
 from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.sglang.versions import EngineVersion
-from search_spaces.space import MEM_FRACTIONS, Candidate, Space, enumerate_space
+from search_spaces.space import Candidate, Space, enumerate_space
 from search_spaces.workload import Workload
 from tuner.objective import Objective
 from tuner.predict_beyond import AS_GOOD, BeyondLadder, Shape, beyond_ladder
 from tuner.predict_evidence import Evidence
 from tuner.predict_switch import Switched, switched
-from tuner.predict_trials import Died
+from tuner.predict_trials import Died, MeasuredBest, Pins, is_asked_for, shape_of
+from tuner.predict_tried import at_every_fraction, with_something_to_exchange
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class Ranking:
     fraction that was tried, the one that lacks least. beyond: who comes first with more requests in flight, where the
     best may peak above the ladder. asked: concurrencies that were asked for; empty: all of the workload's. switched:
     what a variable of the environment would change of the best. is_lead_unmeasured: whether layouts that were not
-    measured stand before measured ones since those came out slower than predicted.
+    measured stand before measured ones since those came out slower than predicted. pins: what was asked for.
     """
 
     model: Model
@@ -67,6 +68,7 @@ class Ranking:
     asked: tuple[int, ...] = ()
     switched: Switched | None = None
     is_lead_unmeasured: bool = False
+    pins: Pins = field(default_factory=dict)
 
     @property
     def best(self) -> Ranked:
@@ -82,7 +84,14 @@ class Ranking:
 
     @property
     def died(self) -> tuple[Died, ...]:
-        return () if self.evidence is None else self.evidence.trials.died
+        """In the study, of what was asked for."""
+        known = () if self.evidence is None else self.evidence.trials.died
+        return tuple(each for each in known if is_asked_for(each.requested, self.pins))
+
+    @property
+    def measured_best(self) -> MeasuredBest | None:
+        """By the study, of what was asked for."""
+        return None if self.evidence is None else self.evidence.trials.best(self.objective, self.pins)
 
     @property
     def deciding_concurrency(self) -> int:
@@ -112,7 +121,7 @@ def rank_space(
     workload: Workload,
     objective: Objective,
     *,
-    pins: Mapping[str, int | float | str] | None = None,
+    pins: Pins | None = None,
     all_reduce_paths: bool = False,
     evidence: Evidence | None = None,
     asked: tuple[int, ...] = (),
@@ -128,7 +137,8 @@ def rank_space(
         model, cluster, version, mem_fractions=(None,), pins=pins, all_reduce_paths=all_reduce_paths
     )
     # Where a pin excludes the baseline, it is no part of what was asked for.
-    own = [c for c in space.candidates if all(getattr(c.requested, name) == value for name, value in pins.items())]
+    own = [each for each in space.candidates if is_asked_for(each.requested, pins)]
+    own = with_something_to_exchange(own, frozenset() if evidence is None else evidence.layouts)
     tried = own if cluster.gpu.is_cpu or "mem_fraction_static" in pins else at_every_fraction(own)
     setting = Setting(version=version)
     calibration = NO_CALIBRATION if evidence is None else evidence.calibration
@@ -141,7 +151,7 @@ def rank_space(
     measured = frozenset() if evidence is None else evidence.layouts
     shapes: dict[Layout, list[tuple[Candidate, tuple[Prediction, Sweep] | DoesNotFit]]] = {}
     for candidate, estimate in zip(alive, estimates, strict=True):
-        shapes.setdefault(candidate.requested.changed(mem_fraction_static=None), []).append((candidate, estimate))
+        shapes.setdefault(shape_of(candidate.requested), []).append((candidate, estimate))
     fitting, too_large = [], []
     for of_shape in shapes.values():
         predicted = [(each, *estimate) for each, estimate in of_shape if not isinstance(estimate, DoesNotFit)]
@@ -167,6 +177,7 @@ def rank_space(
         does_not_fit=tuple(too_large),
         evidence=evidence,
         asked=asked,
+        pins=pins,
     )
     return replace(
         ranking,
@@ -187,9 +198,9 @@ def is_lead_unmeasured(ranking: Ranking, evidence: Evidence, setting: Setting) -
     """
     if evidence.measured_over_predicted <= MUCH_SLOWER:
         return False
-    measured = {each.layout.changed(mem_fraction_static=None) for each in evidence.observations}
+    measured = {shape_of(each.layout) for each in evidence.observations}
     order = [each.prediction.layout for each in ranking.ranked]
-    place = next((i for i, layout in enumerate(order) if layout.changed(mem_fraction_static=None) in measured), 0)
+    place = next((i for i, layout in enumerate(order) if shape_of(layout) in measured), 0)
     if not place:
         return False
     found = predict_all(ranking.model, ranking.cluster, order[: place + 1], ranking.workload, setting=setting)
@@ -200,18 +211,6 @@ def is_lead_unmeasured(ranking: Ranking, evidence: Evidence, setting: Setting) -
         for each, value in zip(ranking.ranked, before[:-1], strict=False)
     ]
     return any(usual <= 1 or now > MUCH_SLOWER * usual for now, usual in gains)
-
-
-def at_every_fraction(own: Sequence[Candidate]) -> list[Candidate]:
-    """own: at the engine's own fraction. No rule and no automatic value hangs on which other one is asked for."""
-    found: dict[Layout, Candidate] = {}
-    for each in own:
-        found.setdefault(each.effective, each)
-        for fraction in MEM_FRACTIONS:
-            run_as = each.effective.changed(mem_fraction_static=fraction)
-            asked = each.requested.changed(mem_fraction_static=fraction)
-            found.setdefault(run_as, Candidate(requested=asked, effective=run_as))
-    return list(found.values())
 
 
 def _best_fraction(
@@ -248,8 +247,15 @@ def interval_of(prediction: Prediction, objective: Objective) -> Interval:
 
 
 def _in_order(fitting: Sequence[Ranked], objective: Objective, calibration: Calibration) -> tuple[Ranked, ...]:
+    """Of those that no measurement would tell apart, the one that rests least on what is not proven comes first."""
     sign = -1 if objective.maximise else 1
-    order = sorted(fitting, key=lambda each: (sign * each.value, each.candidate.requested.label))
+    left = sorted(fitting, key=lambda each: (sign * each.value, each.candidate.requested.label))
+    order: list[Ranked] = []
+    while left:
+        top = left[0].value
+        tied = [each for each in left if objective.gain(top, each.value) <= AS_GOOD]
+        order += sorted(tied, key=lambda each: each.prediction.unproven_deviation)
+        left = left[len(tied) :]
     best = order[0]
     return tuple(replace(each, is_like_best=_is_alike(best, each, objective, calibration)) for each in order)
 

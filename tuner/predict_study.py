@@ -13,7 +13,7 @@ from search_spaces.model import Model
 from search_spaces.workload import Workload
 from tuner.objective import Objective
 from tuner.outcome import Crashed, Direction, Hung, Illegal, Outcome, OutOfMemory, measurement_of
-from tuner.predict_trials import Died, MeasuredBest, Trials
+from tuner.predict_trials import Died, MeasuredBest, Trials, shape_of
 from tuner.record import TrialRecord
 from tuner.standing import standings
 from tuner.study_store import StoredStudy, stored_study
@@ -59,7 +59,7 @@ def observations_of(records: Iterable[TrialRecord]) -> tuple[Observation, ...]:
 def trials_of(records: Sequence[TrialRecord]) -> Trials:
     """A layout that was measured once did not die, whatever became of its other trials."""
     measured = frozenset(r.effective for r in records if measurement_of(r.outcome) is not None)
-    shapes = {_shape(layout) for layout in measured}
+    shapes = {shape_of(layout) for layout in measured}
     died: dict[Layout, Died] = {}
     for record in records:
         how = _how(record.outcome)
@@ -67,7 +67,7 @@ def trials_of(records: Sequence[TrialRecord]) -> Trials:
         if how is None or layout in measured:
             continue
         before = died.get(layout)
-        dead = _dead_fractions(record.outcome, layout, shape_works=_shape(layout) in shapes)
+        dead = _dead_fractions(record.outcome, layout, shape_works=shape_of(layout) in shapes)
         died[layout] = Died(
             requested=record.requested,
             effective=layout,
@@ -75,7 +75,7 @@ def trials_of(records: Sequence[TrialRecord]) -> Trials:
             trials=(*(() if before is None else before.trials), record.number),
             dead=dead if before is None else (min(dead[0], before.dead[0]), max(dead[1], before.dead[1])),
         )
-    return Trials(measured=measured, died=tuple(died.values()), best=_best(records))
+    return Trials(measured=measured, died=tuple(died.values()), standings=_standings(records))
 
 
 def _how(outcome: Outcome) -> str | None:
@@ -109,20 +109,18 @@ def _dead_fractions(outcome: Outcome, layout: Layout, *, shape_works: bool) -> t
     return (own, own) if shape_works else _EVERY_FRACTION
 
 
-def _best(records: Sequence[TrialRecord]) -> dict[Objective, MeasuredBest]:
+def _standings(records: Sequence[TrialRecord]) -> dict[Objective, tuple[MeasuredBest, ...]]:
     """By each objective, whichever the study had."""
     found = {}
     for objective in Objective:
         by_it = standings([replace(each, value=objective.value_of(each.outcome)) for each in records], objective)
-        if by_it:
-            first = by_it[0]
-            numbers = tuple(each.number for each in first.records)
-            found[objective] = MeasuredBest(requested=first.requested, value=first.value, trials=numbers)
+        found[objective] = tuple(
+            MeasuredBest(
+                requested=each.requested, value=each.value, trials=tuple(record.number for record in each.records)
+            )
+            for each in by_it
+        )
     return found
-
-
-def _shape(layout: Layout) -> Layout:
-    return layout.changed(mem_fraction_static=None)
 
 
 def _is_simulated(record: TrialRecord) -> bool:

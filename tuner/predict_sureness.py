@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from cost_models.posterior import Sweep
 from cost_models.prediction import Prediction
+from cost_models.sweep import Sweep
 from cost_models.uncertainty import CAMPAIGN, CROWD, LAYOUT, LENGTHS, MOST_MEASURED, NOISE, SHAPE, Z
 
 COMBINED = "they combine as the root of the sum of squares of their logarithms"

@@ -35,6 +35,7 @@ _BAR_COLUMNS = 24
 _LEAST_SHOWN_BYTES = 5 * 2**20
 _NEARLY = 0.9
 _UNTOLD = "no performance is told: whether it fits hangs on what is not counted"
+_ANOTHER = "no performance is told: what is not counted makes it another server than predictions are of"
 
 
 def report(predicted: PredictedLaunch, width: int, *, is_plain: bool) -> list[RenderableType]:
@@ -42,7 +43,8 @@ def report(predicted: PredictedLaunch, width: int, *, is_plain: bool) -> list[Re
     launch, estimate = predicted.launch, predicted.estimate
     if estimate is None:
         checked = check_text.report(launch)
-        untold = prose([_UNTOLD], width) if predicted.is_unjudged else []
+        why = _ANOTHER if launch.checked.is_another_server else _UNTOLD
+        untold = prose([why], width) if predicted.is_unjudged else []
         return [*checked[:1], *untold, *_works_as(predicted), *checked[1:]]
     notes = [*launch.notes, *_fabric(predicted), *_offloads(predicted), *_died(predicted)]
     opening: list[RenderableType] = [check_text.title(launch), *prose([f"note: {note}" for note in notes], width)]

@@ -10,6 +10,18 @@ from search_spaces.layout import Layout
 from tuner.objective import Objective
 from tuner.predict_words import figure, said_time
 
+Pins = Mapping[str, int | float | str]
+"""Values that fields of the layouts that are asked for have."""
+
+
+def shape_of(layout: Layout) -> Layout:
+    """The layout, whatever its memory fraction."""
+    return layout.changed(mem_fraction_static=None)
+
+
+def is_asked_for(requested: Layout, pins: Pins) -> bool:
+    return all(getattr(requested, name) == value for name, value in pins.items())
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Died:
@@ -29,7 +41,7 @@ class Died:
         """layout: effective."""
         fraction = layout.mem_fraction_static
         is_within = layout == self.effective or (fraction is not None and self.dead[0] <= fraction <= self.dead[1])
-        return is_within and _shape(layout) == _shape(self.effective)
+        return is_within and shape_of(layout) == shape_of(self.effective)
 
     @property
     def told(self) -> str:
@@ -47,7 +59,7 @@ class Died:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredBest:
-    """requested: the layout that a study measured as the best. value: the mean of its trials, in SI units."""
+    """requested: a layout that a study measured. value: the mean of its trials, in SI units."""
 
     requested: Layout
     value: float
@@ -60,13 +72,18 @@ class MeasuredBest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trials:
-    """measured: effective layouts that gave a measurement. died: none of these. best: by objective, where a trial
-    speaks of it.
+    """measured: effective layouts that gave a measurement. died: none of these. standings: the measured layouts by each
+    objective, the best first.
     """
 
     measured: frozenset[Layout] = frozenset()
     died: tuple[Died, ...] = ()
-    best: Mapping[Objective, MeasuredBest] = field(default_factory=dict)
+    standings: Mapping[Objective, tuple[MeasuredBest, ...]] = field(default_factory=dict)
+
+    def best(self, objective: Objective, pins: Pins) -> MeasuredBest | None:
+        """Of the layouts with `pins`; None where none of them was measured."""
+        order = self.standings.get(objective, ())
+        return next((each for each in order if is_asked_for(each.requested, pins)), None)
 
     def how_it_died(self, layout: Layout) -> Died | None:
         """The end that speaks of an effective layout; None where there is none, or where it was measured."""
@@ -81,7 +98,3 @@ NO_TRIALS = Trials()
 def said_trials(numbers: tuple[int, ...]) -> str:
     *rest, last = map(str, numbers)
     return f"trials {', '.join(rest)} and {last}" if rest else f"trial {last}"
-
-
-def _shape(layout: Layout) -> Layout:
-    return layout.changed(mem_fraction_static=None)

@@ -30,6 +30,7 @@ class Reason(StrEnum):
     UNCLEAR_LAYOUT = "layout not clear"
     FLAGGED = "flagged"
     DOES_NOT_FIT = "does not fit, says the memory model"
+    UNKNOWN_FLAGS = "flags that the model does not know"
     SPECULATIVE = "speculative decoding of unknown acceptance"
     CALIBRATION = "used to calibrate"
     TOO_FEW = "too few points to calibrate with"

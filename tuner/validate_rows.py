@@ -20,6 +20,7 @@ from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.sglang.resolution import resolve
 from search_spaces.sglang.rules import judge
+from search_spaces.sglang.target import Target
 from search_spaces.sglang.versions import EngineVersion
 from search_spaces.workload import MOST_CONCURRENT
 from tuner.batch_lines import numbered
@@ -37,7 +38,7 @@ from tuner.validate_fields import (
     truth,
     word,
 )
-from tuner.validate_flags import flag_words, launch_of, refuse_impossible
+from tuner.validate_flags import flag_words, launch_of, refuse_impossible, refuse_unmodelled
 from tuner.validate_lines import refuse_repeats, said_on
 from tuner.validate_sizes import cluster_of_size, sizes_of
 
@@ -214,6 +215,8 @@ def _row(number: int, said: Mapping[str, Any], *, with_flagged: bool) -> Measure
     if launch is not None:
         refuse_impossible(asked, model, cluster, ran_as.version)
     layout, is_legal = _effective(asked, model, cluster, ran_as.version)
+    if other_flags is not None:
+        refuse_unmodelled(other_flags, asked, layout, Target(model=model, gpu=gpu), ran_as.version)
     return MeasuredRow(
         line=number,
         source=word(said, "source"),

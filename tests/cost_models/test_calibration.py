@@ -230,3 +230,36 @@ def test_a_wait_for_a_place_says_nothing_of_prefill():
     )
     after = predict(model, cluster, crowded, load, calibration=calibrate(model, cluster, load, [seen]))
     assert after.points[0].ttft_s == before.points[0].ttft_s
+
+
+def test_a_rate_says_little_of_other_concurrencies_and_less_of_other_layouts():
+    """Two layouts measured with the same times as predicted: one at its steady rate, one at 0.6 of it, at 64 at once."""
+    places = {point.concurrency: place for place, point in enumerate(predicted(TP8).points)}
+
+    def seen(layout, share):
+        rate = share * predicted(layout).points[places[64]].output_tok_per_s
+        return replace(observed(layout, 1.0, (64,))[0], output_tok_per_s=rate)
+
+    both = [seen(TP8, 1.0), seen(EP8, 0.6)]
+    for layout, share in ((TP8, 1.0), (EP8, 0.6)):
+        before, after = predicted(layout).points, calibrated(layout, both).points
+        assert after[places[64]].output_tok_per_s == pytest.approx(
+            share * before[places[64]].output_tok_per_s, rel=1e-6
+        )
+        assert after[0].output_tok_per_s == pytest.approx(before[0].output_tok_per_s, rel=0.02)
+    other = calibrated(Layout(tp_size=4, dp_size=2, mem_fraction_static=0.85, chunked_prefill_size=8192), both)
+    at, alone = other.points[places[64]], calibrated(EP8, both).points[0]
+    assert at.output_tok_per_s_interval.factor > 1.5 * at.tpot_interval_s.factor
+    assert alone.output_tok_per_s_interval.factor > 1.5 * alone.tpot_interval_s.factor
+
+
+def test_rates_that_follow_from_their_times_change_nothing():
+    """Also where repeats contradict each other."""
+    times = observed(TP8, 0.7, (64,)) + observed(TP8, 1.4, (64,)) + observed(TP8, 1.0, (1,))
+    without = calibrated(TP8, times)
+    rate = {point.concurrency: point.output_tok_per_s for point in without.points}
+    rated = [replace(each, output_tok_per_s=rate[each.concurrency]) for each in times]
+    after = calibrated(TP8, rated)
+    for old, new in zip(without.points, after.points, strict=True):
+        assert new.output_tok_per_s == pytest.approx(old.output_tok_per_s)
+        assert new.output_tok_per_s_interval.factor == pytest.approx(old.output_tok_per_s_interval.factor)

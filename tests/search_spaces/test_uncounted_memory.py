@@ -10,8 +10,9 @@ from search_spaces.sglang.flags import from_argv
 from search_spaces.sglang.options import option_setting
 from search_spaces.sglang.resolution import resolution_of
 from search_spaces.sglang.target import Target
-from search_spaces.sglang.uncounted_memory import Uncounted, uncounted_memory
-from search_spaces.sglang.uncounted_options import ENVIRONMENT, OPTIONS, Effect
+from search_spaces.sglang.uncounted import Effect, Part, Uncounted
+from search_spaces.sglang.uncounted_environment import ENVIRONMENT
+from search_spaces.sglang.uncounted_memory import OPTIONS, uncounted_memory
 from search_spaces.sglang.versions import NEWEST, OLDEST, EngineVersion
 from search_spaces.verdict import Stage
 
@@ -81,8 +82,8 @@ def test_what_concerns_only_some_models_is_told_of_those() -> None:
         "--swa-full-tokens-ratio 0.5"
     ]
     assert [each.words for each in found("--max-mamba-cache-size 64 --language-only", "qwen3.5-35b-a3b")] == [
-        "--language-only",
         "--max-mamba-cache-size 64",
+        "--language-only",
     ]
 
 
@@ -112,11 +113,45 @@ def test_torchao_is_told_of_the_releases_that_have_it() -> None:
 
 def test_environment_variables_count_where_they_are_on() -> None:
     assert found(env={"SGLANG_ENABLE_EMBED_REPLICATION": "0", "HOME": "/root"}) == ()
-    (embedding,) = found(env={"SGLANG_ENABLE_EMBED_REPLICATION": "true"})
+    on = {"SGLANG_ENABLE_EMBED_REPLICATION": "true"}
+    assert found(env=on) == ()  # one rank holds all of it anyway
+    (embedding,) = found("--tp-size 2", env=on)
     assert embedding.effect is Effect.ADDS
-    assert len({each.name for each in ENVIRONMENT}) == len(ENVIRONMENT)
+    assert len({(each.name, each.part) for each in ENVIRONMENT}) == len(ENVIRONMENT)
 
 
 def test_what_goes_to_the_cpu_means_nothing_on_a_cpu() -> None:
     assert found("--cpu-offload-gb 40 --device cpu", gpu="cpu") == ()
     assert len(found("--cpu-offload-gb 40 --device cpu")) == 2
+
+
+def test_an_option_says_what_it_moves() -> None:
+    """What only divides the KV cache cannot make up for weights."""
+    (offload,) = found("--cpu-offload-gb 40")
+    (windows,) = found("--swa-full-tokens-ratio 0.5", "gpt-oss-120b")
+    (device,) = found("--device cpu")
+    assert (offload.part, windows.part, device.part) == (Part.WEIGHTS, Part.CACHE, Part.SERVER)
+    assert [each.is_another_server for each in (offload, windows, device)] == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("flags", "model"),
+    [
+        ("--encoder-only", "qwen3-235b-a22b"),  # pd_disaggregation_hook.py:352
+        ("--enable-hisparse", "deepseek-v3.2"),  # hisparse_hook.py:80: not without --disable-radix-cache
+        ("--enable-hisparse --disable-radix-cache", "qwen3-30b-a3b"),
+        ("--enable-kv-cache-sharding", "qwen3-30b-a3b"),  # kv_shard_hook.py:31: prefill servers
+        ("--kt-weight-path /w", "llama-3.1-70b"),
+        ("--enable-paged-experts --paged-experts-num-resident 16 --tp-size 2", "qwen3-30b-a3b"),
+        ("--load-format expert_pack", "qwen3-30b-a3b"),
+        ("--swa-full-tokens-ratio 0.1 --disable-hybrid-swa-memory", "qwen3-30b-a3b"),
+    ],
+)
+def test_what_the_engine_refuses_or_has_nothing_for_is_not_told(flags: str, model: str) -> None:
+    assert found(flags, model) == ()
+
+
+def test_a_wider_type_grows_weights_at_least_by_the_ratio_of_bytes() -> None:
+    (wide,) = found("--dtype float32")
+    assert (wide.least_growth, wide.decides) == (2.0, True)
+    assert found("--dtype float32", "qwen3-30b-a3b-fp8")[0].least_growth == 1.0

@@ -6,14 +6,13 @@ import shlex
 import pytest
 
 from search_spaces.catalogue import load_model, parse_cluster
-from search_spaces.layout import Layout
-from search_spaces.sglang.uncounted_options import OPTIONS, Effect
 from search_spaces.verdict import Stage, Status
 from tuner.check_batch import answers
 from tuner.check_document import document
+from tuner.check_memory import uncounted_notes
 from tuner.check_text import outcome, report
 from tuner.checked_launch import CheckedLaunch, check_launch
-from tuner.checking import Checked, Server, check_anew, check_flags, check_layout
+from tuner.checking import Checked, Server, check_anew, check_flags
 from tuner.launch_words import read_words
 
 
@@ -140,29 +139,121 @@ def test_nothing_is_said_to_fit_under_another_configuration() -> None:
     assert "--config names a file of settings, which is not counted" in notes("--tp-size 4 --config server.yaml")
 
 
-@pytest.mark.parametrize("option", [option for option in OPTIONS if option.effect is not Effect.ADDS])
-def test_no_option_that_may_free_memory_leaves_a_launch_illegal_for_the_memory_it_frees(option) -> None:
-    samples = (1000, "cpu", "gguf", "transformers", "client", "x")
-    value = next(sample for sample in samples if option.counts(sample))
-    cases = [
-        (Stage.WEIGHTS, "qwen3.5-397b-a17b", "4xh100", Layout(tp_size=4)),
-        (Stage.WEIGHTS, "mimo-v2-flash", "1xh100", Layout()),
-        (Stage.KV_POOL, "qwen3.5-35b-a3b", "1xh100", Layout(mem_fraction_static=0.8)),
-        (Stage.KV_POOL, "gemma-4-26b-a4b", "1xh100", Layout(mem_fraction_static=0.5)),
-        (Stage.GRAPHS, "qwen3-30b-a3b", "1xh100", Layout(mem_fraction_static=0.99)),
+_TP4 = ("qwen3-235b-a22b", "4xh100", "--tp-size 4")  # lacks 30.4 GiB of 109.5 GiB of weights
+_ONE_H100 = ("qwen3-30b-a3b", "1xh100")
+_PAGED = "--enable-paged-experts --paged-experts-num-resident"
+_ALMOST = ("deepseek-v4-flash", "4xh200", "--tp-size 4 --mem-fraction-static 0.418")  # lacks KV cache alone
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "flags", "option", "rule"),
+    [
+        (*_TP4, "--kt-weight-path /w", "memory.weights"),
+        (*_TP4, "--load-format gguf", "memory.weights"),
+        (*_TP4, "--modelopt-quant fp8", "memory.weights"),
+        (*_TP4, "--device cpu", "memory.weights"),
+        ("deepseek-v3", "4xh200", "--tp-size 4", "--offload-group-size 4 --offload-num-in-group 2", "memory.weights"),
+        ("qwen3-235b-a22b-fp8", "1xh200", "", f"{_PAGED} 16", "memory.weights"),
+        ("kimi-k2.6", "4xh100", "--tp-size 4", "--encoder-only", "memory.weights"),
+        (*_ONE_H100, "--mem-fraction-static 0.7", "--quantization fp8", "memory.kv_pool"),
+        (*_ONE_H100, "--mem-fraction-static 0.7", "--cpu-offload-gb 1", "memory.kv_pool"),
+        (*_ALMOST, "--swa-full-tokens-ratio 0.05", "memory.kv_pool"),
+        ("kimi-k2.6", "8xrtx-pro-6000", "--tp-size 8", "--language-only", "memory.kv_pool"),
+        (*_ONE_H100, "--mem-fraction-static 0.99", "--cuda-graph-config '{}'", "memory.graphs"),
+    ],
+)
+def test_what_may_free_what_is_missing_leaves_it_open(
+    model: str, cluster: str, flags: str, option: str, rule: str
+) -> None:
+    plain, freed = check(flags, model, cluster), check(f"{flags} {option}", model, cluster)
+    assert (rules(plain), plain.fits) == ([rule], False)
+    assert (rules(freed), freed.fits) == ([], None)
+    assert freed.excused is not None
+    assert freed.excused.rule == rule
+
+
+@pytest.mark.parametrize(
+    ("model", "cluster", "flags", "option", "rule"),
+    [
+        # what never touches weights, where these alone are too large
+        ("qwen3-30b-a3b-fp8", "2xh100", "--tp-size 2 --mem-fraction-static 0.1", option, "memory.kv_pool")
+        for option in (
+            "--enable-dsa-cache-layer-split",
+            "--enable-hisparse --disable-radix-cache",
+            "--enable-kv-cache-sharding",
+            "--enable-deepseek-v4-fp4-indexer",
+        )
     ]
-    seen = 0
-    for stage, model, cluster, layout in cases:
-        on = server(model, cluster)
-        plain = check_layout(layout, on, suggest=False)
-        if stage not in option.stages or not option.concerns(on.model) or rules(plain) == []:
-            continue
-        assert plain.verdict.violations[-1].stage is stage
-        freed = check_layout(layout, on, others={option.name: value}, suggest=False)
-        assert not freed.verdict.violations
-        assert freed.fits is None
-        seen += 1
-    assert seen
+    + [
+        ("gpt-oss-120b", "1xh100", "--mem-fraction-static 0.3", "--swa-full-tokens-ratio 0.1", "memory.kv_pool"),
+        ("qwen3.5-35b-a3b", "1xh100", "--mem-fraction-static 0.5", "--mamba-ssm-dtype bfloat16", "memory.kv_pool"),
+        ("deepseek-v4-flash", "4xh200", "--tp-size 4 --mem-fraction-static 0.2", "--swa-full-tokens-ratio 0.05",
+         "memory.kv_pool"),
+        # what frees too little
+        (*_ONE_H100, "--mem-fraction-static 0.6", "--cpu-offload-gb 1", "memory.kv_pool"),
+        (*_ONE_H100, "--mem-fraction-static 0.3", "--quantization fp8", "memory.kv_pool"),
+        ("deepseek-v3", "4xh200", "--tp-size 4", "--offload-group-size 400 --offload-num-in-group 2", "memory.weights"),
+        ("qwen3-235b-a22b-fp8", "1xh200", "", f"{_PAGED} 120", "memory.weights"),
+        ("kimi-k2.6", "4xh100", "--tp-size 4", "--language-only", "memory.weights"),
+        # what has nothing to move, or is refused
+        ("kimi-k2.6", "4xh100", "--tp-size 4", "--language-model-only", "memory.weights"),
+        (*_TP4, "--encoder-only", "memory.weights"),
+        (*_TP4, "--load-format layered", "memory.weights"),
+        (*_TP4, "--offload-group-size 4", "memory.weights"),
+        (*_TP4, f"{_PAGED} 16", "memory.weights"),
+        ("llama-3.1-70b", "1xh100", "", "--kt-weight-path /w", "memory.weights"),
+        ("llama-3.1-70b", "1xh100", "", f"{_PAGED} 16", "memory.weights"),
+        (*_TP4, "--model-impl transformers", "memory.weights"),
+    ],
+)  # fmt: skip
+def test_what_cannot_free_what_is_missing_excuses_nothing(
+    model: str, cluster: str, flags: str, option: str, rule: str
+) -> None:
+    checked = check(f"{flags} {option}", model, cluster)
+    assert (rules(checked), checked.fits, checked.excused) == ([rule], False, None)
+
+
+def test_the_kv_cache_is_sized_after_capture_only_where_attention_is_not_latent() -> None:
+    """arg_groups/overrides.py:1791."""
+    switch = {"SGLANG_ENABLE_POST_CAPTURE_KV_SIZING": "1"}
+    freed = check("--mem-fraction-static 0.99", *_ONE_H100, **switch)
+    assert (rules(freed), freed.fits) == ([], None)
+    latent = check("--tp-size 8 --mem-fraction-static 0.99", "deepseek-v3", "8xh200", **switch)
+    assert (rules(latent), latent.fits) == (["memory.graphs"], False)
+
+
+def test_what_is_not_judged_is_not_said_to_be_tight() -> None:
+    open_ends = [
+        check("--mem-fraction-static 0.99 --cuda-graph-config '{}'", *_ONE_H100),
+        check("--mem-fraction-static 0.97 --device cpu", *_ONE_H100),
+        check("--mem-fraction-static 0.7 --quantization fp8", *_ONE_H100),
+    ]
+    assert not any(checked.is_tight for checked in open_ends)
+    assert "likely to run out" not in " ".join(map(outcome, open_ends))
+    assert check("--mem-fraction-static 0.97", *_ONE_H100).is_tight
+
+
+def test_weights_of_twice_the_bytes_are_counted() -> None:
+    """113.7 GiB of FP32 on a card of 79.2 GiB; 56.9 GiB on each of two, with room that is not known."""
+    wide, two = check("--dtype float32", *_ONE_H100), check("--tp-size 2 --dtype float32", "qwen3-30b-a3b", "2xh100")
+    assert (rules(wide), wide.fits) == (["memory.weights"], False)
+    assert "113.72 GiB do not fit into 79.15 GiB" in wide.verdict.violations[0].message
+    assert (rules(two), two.fits) == ([], None)
+
+
+def test_another_device_is_another_server() -> None:
+    cpu = check("--device cpu", *_ONE_H100)
+    assert (cpu.verdict.is_legal, cpu.fits, cpu.is_another_server) == (True, None, True)
+    assert not check("", *_ONE_H100).is_another_server
+
+
+def test_one_variable_is_told_once() -> None:
+    fitting = Server(
+        model=load_model("qwen3-30b-a3b"),
+        cluster=parse_cluster("1xh100"),
+        env={"SGLANG_ENABLE_POST_CAPTURE_KV_SIZING": "1"},
+    )
+    assert len(uncounted_notes(check_flags([], fitting))) == 1
 
 
 def test_a_smaller_format_of_the_same_model_is_named_where_it_fits() -> None:

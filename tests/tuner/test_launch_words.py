@@ -9,6 +9,8 @@ import pytest
 
 from search_spaces.errors import MalformedError, UserError
 from search_spaces.layout import Layout
+from search_spaces.sglang.flag_errors import FlagError
+from search_spaces.sglang.versions import NEWEST, EngineVersion
 from tuner.launch_words import Asked, read_words
 
 
@@ -61,8 +63,28 @@ def test_a_notation_is_told_from_flags(words: list[str]) -> None:
 
 def test_a_notation_may_be_followed_by_flags_of_the_layout() -> None:
     found = asked("TP8 EP8 --mem-fraction-static 0.9 --moe-a2a-backend deepep")
-    assert found.notation is not None
-    assert found.notation.literal == Layout(tp_size=8, ep_size=8, mem_fraction_static=0.9, moe_a2a_backend="deepep")
+    notation = found.under(NEWEST).notation
+    assert notation is not None
+    assert notation.literal == Layout(tp_size=8, ep_size=8, mem_fraction_static=0.9, moe_a2a_backend="deepep")
+
+
+def test_flags_behind_a_notation_are_those_of_the_release() -> None:
+    """--torchao-config was removed in 0.5.18."""
+    found = asked("TP4 --torchao-config int4wo-128 --mem-fraction-static 0.8")
+    notation = found.under(EngineVersion.parse("0.5.17")).notation
+    assert notation is not None
+    assert notation.literal == Layout(tp_size=4, mem_fraction_static=0.8)
+    with pytest.raises(FlagError, match="torchao-config"):
+        found.under(NEWEST)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [("TP8 EP8 --tp 4", "tp_size is written twice: 8 and 4"), ("TP8 --xyzzy", "--xyzzy")]
+)
+def test_flags_behind_a_notation_that_cannot_be_read_are_said_in_one_line(words: str, said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        asked(words).under(NEWEST)
+    assert "\n" not in str(refused.value)
 
 
 FLAGS = ("--model-path", "m", "--tp", "8")
@@ -199,8 +221,6 @@ def test_several_servers_are_asked_about_each_but_the_nodes_of_one_once() -> Non
         (["trtllm-serve m"], "starts TensorRT-LLM"),
         (["python -m sglang.bench_one_batch --model-path m --tp 8"], "bench_one_batch .*starts no server"),
         (["python", "-m", "sglang_router.launch_router"], "router"),
-        (["TP8 EP8 --tp 4"], "tp_size is written twice"),
-        (["TP8 --xyzzy"], "--xyzzy"),
     ],
 )
 def test_what_cannot_be_read_is_said_in_one_line(words: list[str], said: str) -> None:

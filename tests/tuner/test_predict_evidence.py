@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ from tuner.outcome import (
 from tuner.predict_evidence import Evidence, gathered
 from tuner.predict_evidence_text import evidence_lines
 from tuner.predict_figure import measured_points, write_figure
-from tuner.predict_measured import measured_in_file
+from tuner.predict_left_out import LeftOut
+from tuner.predict_measured import measured_in_files
 from tuner.predict_space import Ranking, rank_space
 from tuner.predict_study import measured_in_study, trials_of
 from tuner.record import Origin, TrialRecord
@@ -202,7 +204,7 @@ def test_nothing_measured_is_an_error() -> None:
 def read(tmp_path: Path, *lines: Any) -> tuple[Observation, ...]:
     path = tmp_path / "measured.jsonl"
     path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines))
-    return measured_in_file(str(path), SERVER, LOAD)
+    return measured_in_files([str(path)], SERVER, LOAD).observations
 
 
 def test_a_file_is_read_into_effective_layouts_and_seconds(tmp_path: Path) -> None:
@@ -239,6 +241,59 @@ def test_each_measured_point_stands_beside_what_was_predicted_of_it_before() -> 
     assert evidence_lines(None, 100) == []
 
 
+def test_measured_rates_and_what_they_move_are_told() -> None:
+    points = predicted().points
+    seen = [
+        Observation(layout=LAYOUT, concurrency=p.concurrency, tpot_s=p.tpot_s, ttft_s=p.ttft_s, output_tok_per_s=rate)
+        for p, rate in ((points[0], points[0].output_tok_per_s), (points[2], 0.8 * points[2].output_tok_per_s))
+    ]
+    evidence = gathered(*FACTS, LOAD, Setting(version=NEWEST), seen, origin="a test")
+    assert evidence.rate_factors == pytest.approx({1: 1.0, 64: 0.8}, rel=0.02)
+    lines = evidence_lines(evidence, 150)
+    assert any(line.split()[-3:] == ["tok/s", "predicted", "ratio"] for line in lines)
+    assert "1.25" in next(line for line in lines if " 64 " in line)
+    text = " ".join(" ".join(lines).split())
+    assert re.search(r"measured rates are 0\.\d\d to \d\.\d\d of what .* at concurrencies 1 and 64: runs of few", text)
+    assert "tok/s here are such runs'" in text
+    shown = evidence.document
+    assert set(shown["rate_factors"]) == {"1", "64"}
+    assert shown["points"][1]["output_tok_s"]["measured"] == pytest.approx(0.8 * points[2].output_tok_per_s)
+    assert slower(1.1).rates_told == ""
+    assert slower(1.1).document["points"][0]["output_tok_s"]["is_outside"] is None
+
+
+def test_a_measured_point_names_its_environment() -> None:
+    switch = (("SGLANG_ENABLE_PCIE_IPC_ALLREDUCE", "1"),)
+    story = load_model("kimi-k2.6"), parse_cluster("8xrtx-pro-6000")
+    layout = check_flags(("--tp-size", "8"), Server(model=story[0], cluster=story[1])).verdict.effective
+    seen = [
+        Observation(layout=layout, concurrency=1, tpot_s=t, environment=env) for t, env in ((0.04, ()), (0.02, switch))
+    ]
+    evidence = gathered(*story, LOAD, Setting(version=NEWEST), seen, origin="a test")
+    assert "2 measured points of 1 layout in 2 environments" in evidence.told
+    rows = [line for line in evidence_lines(evidence, 150) if line.strip().startswith("TP8 ")]
+    assert ["SGLANG_ENABLE_PCIE_IPC_ALLREDUCE=1" in row for row in rows] == [False, True]
+    assert [each["environment"] for each in evidence.document["points"]] == [{}, dict(switch)]
+    assert not any("environment" in line for line in evidence_lines(slower(1.1), 150))
+
+
+def test_what_is_left_out_is_told_and_written() -> None:
+    seen = slower(1.1).observations
+    left = LeftOut(set_aside={"flagged: stalled": 2}, repeated=1, by_client={"burst": 3})
+    evidence = gathered(*FACTS, LOAD, Setting(version=NEWEST), seen, origin="a test", left_out=left)
+    text = " ".join(" ".join(evidence_lines(evidence, 100)).split())
+    for said in ("set aside: 2 lines, flagged: stalled", "repeated: 1 line", "of 3 lines sent by burst"):
+        assert said in text
+    told = evidence.document
+    assert (told["set_aside"], told["repeated"], told["tpot_alone_by_client"]) == (
+        {"flagged: stalled": 2},
+        1,
+        {"burst": 3},
+    )
+    with pytest.raises(UserError, match=r"no measured point in a test: .*; set aside: 2 lines"):
+        gathered(*FACTS, LOAD, Setting(version=NEWEST), [], origin="a test", left_out=left)
+
+
 def test_points_outside_of_the_uncalibrated_interval_are_marked() -> None:
     near, far = slower(1.02), slower(4.0)
     for evidence, is_outside in ((near, False), (far, True)):
@@ -258,13 +313,13 @@ def test_points_outside_of_the_uncalibrated_interval_are_marked() -> None:
     ("line", "said"),
     [
         ("{", "line 2: not JSON"),
-        ({**LINE, "concurrency": 0}, "concurrency is a count"),
-        ({**LINE, "concurrency": 10**9}, "concurrency is a count"),
+        ({**LINE, "concurrency": 0}, "concurrency is a whole number from 1 to 8192"),
+        ({**LINE, "concurrency": 10**9}, "concurrency is a whole number from 1 to 8192"),
         ({**LINE, "tpot_ms": None}, "tpot_ms is missing"),
-        ({**LINE, "tpot_ms": -1}, "tpot_ms is a time above 0"),
-        ({**LINE, "tpot_ms": True}, "tpot_ms is a time above 0"),
-        ({**LINE, "tpot_ms": 1e300}, "tpot_ms is a time above 0"),
-        ({**LINE, "ttft_ms": "1"}, "ttft_ms is a time above 0"),
+        ({**LINE, "tpot_ms": -1}, "tpot_ms is a time in ms from 0.001 to 1e+09"),
+        ({**LINE, "tpot_ms": True}, "tpot_ms is a time in ms from 0.001 to 1e+09"),
+        ({**LINE, "tpot_ms": 1e300}, "tpot_ms is a time in ms from 0.001 to 1e+09"),
+        ({**LINE, "ttft_ms": "1"}, "ttft_ms is a time in ms from 0.001 to 1e+09"),
         ({**LINE, "flags": None}, "either flags"),
         ({**LINE, "tpot_m": 3}, "did you mean tpot_ms"),
         ({**LINE, "flags": {"tp-size": 8, "ep-size": 3}}, "it was measured, but SGLang"),
@@ -281,7 +336,7 @@ def test_points_outside_of_the_uncalibrated_interval_are_marked() -> None:
             "measured of DeepSeek-V3, and what is asked for is qwen3",
         ),
         ({**LINE, "gpu": "B200"}, "measured on B200, and what is asked for is 8xh200"),
-        ({**LINE, "tp": "8"}, "tp is a count"),
+        ({**LINE, "tp": "8"}, "tp is a whole number from 1"),
     ],
 )
 def test_a_line_that_cannot_be_used_stops_with_its_number(tmp_path: Path, line: Any, said: str) -> None:
@@ -293,7 +348,7 @@ def test_a_line_that_cannot_be_used_stops_with_its_number(tmp_path: Path, line: 
 @pytest.mark.parametrize("word", ["", "no/such/file.jsonl"])
 def test_a_file_that_is_none_is_refused(word: str) -> None:
     with pytest.raises(UserError, match="--measured"):
-        measured_in_file(word, SERVER, LOAD)
+        measured_in_files([word], SERVER, LOAD)
 
 
 def study(tmp_path: Path, *records: TrialRecord, load: Workload = LOAD) -> str:
@@ -361,7 +416,7 @@ def test_a_studys_finished_trials_are_read_from_its_storage(tmp_path: Path) -> N
     found, is_simulated = study_.observations, study_.is_simulated
     assert is_simulated
     assert [(each.told, each.trials) for each in study_.trials.died] == [("TP8 EP4 (refused at check)", (0,))]
-    assert study_.trials.best[Objective.PEAK_THROUGHPUT].value == 800.0
+    assert study_.trials.standings[Objective.PEAK_THROUGHPUT][0].value == 800.0
     assert [(each.concurrency, each.tpot_s, each.ttft_s) for each in found] == [(1, 0.03, 0.03), (8, 0.03, 0.03)]
     assert {each.layout for each in found} == {LAYOUT}
     told = gathered(*FACTS, LOAD, Setting(version=NEWEST), found, origin="study mine", is_simulated=is_simulated).told
@@ -424,12 +479,30 @@ def test_the_best_of_a_study_is_told_by_the_objective_that_is_asked_for() -> Non
     better = replace(seen.measurement.rungs[1], output_tok_per_s=1000.0)
     winner = Measured(measurement=replace(seen.measurement, rungs=(seen.measurement.rungs[0], better)))
     records = [ended(seen, number=0, ep_size=4), ended(winner, number=3), ended(winner, number=7)]
-    best = trials_of(records).best
-    assert best[Objective.PEAK_THROUGHPUT].told(Objective.PEAK_THROUGHPUT) == (
-        "measured best: TP8 EP8 mem0.9, 1,000 tok/s (trials 3 and 7)"
-    )
-    assert best[Objective.C1_LATENCY].told(Objective.C1_LATENCY).endswith("30.0 ms per token (trial 0)")
-    assert trials_of([ended(OUT_OF_MEMORY)]).best == {}
+    trials = trials_of(records)
+
+    def told(objective: Objective, **pins: int) -> str | None:
+        best = trials.best(objective, pins)
+        return None if best is None else best.told(objective)
+
+    assert told(Objective.PEAK_THROUGHPUT) == "measured best: TP8 EP8 mem0.9, 1,000 tok/s (trials 3 and 7)"
+    assert told(Objective.PEAK_THROUGHPUT, ep_size=4) == "measured best: TP8 EP4 mem0.9, 800 tok/s (trial 0)"
+    assert told(Objective.PEAK_THROUGHPUT, ep_size=2) is None
+    assert (told(Objective.C1_LATENCY) or "").endswith("30.0 ms per token (trial 0)")
+    assert trials_of([ended(OUT_OF_MEMORY)]).best(Objective.PEAK_THROUGHPUT, {}) is None
+
+
+def test_of_a_study_only_what_was_asked_for_is_listed() -> None:
+    records = [ended(measured(simulated=True), ep_size=8, number=1), ended(OUT_OF_MEMORY, ep_size=4, number=2)]
+    evidence = studied(1.0, *records)
+    for pins, has_died, is_best in (({"ep_size": 8}, False, True), ({"ep_size": 4}, True, False)):
+        told = ranked(evidence, pins={"tp_size": 8, "attn_cp_size": 1, "moe_a2a_backend": "none", **pins})
+        text = " ".join(predict_ranking_text.report(told, 150, 3))
+        assert ("died in that study" in text) is has_died
+        assert ("measured best: TP8 EP8" in text) is is_best
+        shown = predict_ranking_document.document(told)
+        assert bool(shown["died"]) is has_died
+        assert (shown["measured_best"] is not None) is is_best
 
 
 def test_a_study_of_something_else_is_refused(tmp_path: Path) -> None:

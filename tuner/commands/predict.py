@@ -96,7 +96,7 @@ def predict(
         list[str] | None,
         typer.Option(
             help="A JSON-lines file (- for stdin) of what was measured of this model on these GPUs under this load: "
-            "flags or argv, concurrency, tpot_ms, ttft_ms. Repeatable.",
+            "flags, argv or sizes, concurrency, tpot_ms; if known ttft_ms, output_tok_s, env. Repeatable.",
             rich_help_panel=_MEASURED,
             metavar="FILE",
         ),
