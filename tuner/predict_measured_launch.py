@@ -46,8 +46,8 @@ def measured_launch(said: Mapping[str, Any], server: Server) -> tuple[Layout, tu
             "ran on with --engine-version, --model and --cluster"
         )
     for each in checked.uncounted:
-        if each.is_another_server:
-            raise MalformedError(f"{each.words} {each.does}: predictions here are of none such")
+        if each.changes_times:
+            raise MalformedError(f"{each.words} {each.does}: predictions here are of servers without it")
     return checked.verdict.effective, server.setting.environment
 
 

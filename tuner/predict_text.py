@@ -7,7 +7,6 @@ from rich.console import RenderableType
 from cost_models.memory_types import DoesNotFit
 from cost_models.prediction import Interval, Prediction, ServingPoint, StepTime
 from search_spaces.sglang.all_reduce import unheeded
-from search_spaces.verdict import Stage
 from search_spaces.workload import Workload
 from tuner import check_text
 from tuner.check_document import argv_text
@@ -46,7 +45,7 @@ def report(predicted: PredictedLaunch, width: int, *, is_plain: bool) -> list[Re
         why = _ANOTHER if launch.checked.is_another_server else _UNTOLD
         untold = prose([why], width) if predicted.is_unjudged else []
         return [*checked[:1], *untold, *_works_as(predicted), *checked[1:]]
-    notes = [*launch.notes, *_fabric(predicted), *_offloads(predicted), *_died(predicted)]
+    notes = [*launch.notes, *_fabric(predicted), *_without(predicted), *_died(predicted)]
     opening: list[RenderableType] = [check_text.title(launch), *prose([f"note: {note}" for note in notes], width)]
     changes = prose(check_text.silent_changes(launch.checked), width)
     if isinstance(estimate, DoesNotFit):
@@ -79,10 +78,8 @@ def _fabric(predicted: PredictedLaunch) -> list[str]:
     return [] if cluster.fabric is None else [f"links of {cluster.name}: {cluster.fabric.source}"]
 
 
-def _offloads(predicted: PredictedLaunch) -> list[str]:
-    moved = [
-        each.words for each in predicted.launch.checked.uncounted if each.may_free and Stage.WEIGHTS in each.stages
-    ]
+def _without(predicted: PredictedLaunch) -> list[str]:
+    moved = [each.words for each in predicted.launch.checked.uncounted if each.changes_times]
     return [f"the times below are without {' and '.join(moved)}"] if moved else []
 
 

@@ -12,7 +12,6 @@ from search_spaces.model import Model
 from search_spaces.sglang.flags import flags_from_mapping, from_argv
 from search_spaces.sglang.rules import judge
 from search_spaces.sglang.target import Target
-from search_spaces.sglang.uncounted import Effect, Part, Uncounted
 from search_spaces.sglang.uncounted_memory import uncounted_memory
 from search_spaces.sglang.versions import EngineVersion
 from tuner.validate_fields import Reason, SkippedError
@@ -54,10 +53,6 @@ def refuse_impossible(asked: Layout, model: Model, cluster: Cluster, version: En
             raise SkippedError(Reason.BAD_VALUE, f"flags: {broken.message}")
 
 
-def _is_unmodelled(each: Uncounted) -> bool:
-    return each.part in (Part.WEIGHTS, Part.SERVER) or (each.part is Part.CACHE and each.effect is Effect.FREES)
-
-
 def refuse_unmodelled(
     words: tuple[str, ...], asked: Layout, run: Layout, target: Target, version: EngineVersion
 ) -> None:
@@ -67,11 +62,7 @@ def refuse_unmodelled(
     run: the effective layout. What only divides the KV cache otherwise is compared as it is.
     """
     others = from_argv(words, version).others
-    moved = [
-        each.words
-        for each in uncounted_memory(others, asked, run, target, version, {})
-        if each.words.startswith("--") and _is_unmodelled(each)
-    ]
+    moved = [each.words for each in uncounted_memory(others, asked, run, target, version, {}) if each.changes_times]
     if moved:
         names = dict.fromkeys(word.split()[0] for word in moved)
         raise SkippedError(

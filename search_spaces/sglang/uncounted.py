@@ -81,6 +81,7 @@ class UncountedOption:
     components: of weights, those that it can move. most_share: of their bytes, what it frees at most.
     raises_fraction_to: the largest static fraction that the engine may choose for it.
     decides: whether it may need so much more, or less, that nothing can be said to fit.
+    changes_times: whether steps take another time than without it.
     """
 
     name: str
@@ -95,6 +96,7 @@ class UncountedOption:
     most_share: Callable[[Situation], float] = lambda _: 1.0
     raises_fraction_to: Callable[[Situation], float] = lambda _: 1.0
     decides: bool = False
+    changes_times: bool = False
     gpu_only: bool = False
     shows_value: bool = True
 
@@ -107,7 +109,8 @@ class Uncounted:
     components, most_share: of these weights, the share that it frees at most. most_bytes: what it frees on each GPU at
         most, but for one layer; None where only the share bounds it.
     least_growth: the factor by which `components` grow at least. raises_fraction_to: the largest static fraction that
-        the engine may choose for it. decides: whether nothing can be said to fit beside it.
+        the engine may choose for it. decides: whether nothing can be said to fit beside it. changes_times: whether
+        steps take another time than without it.
     """
 
     words: str
@@ -121,6 +124,7 @@ class Uncounted:
     least_growth: float = 1.0
     raises_fraction_to: float = 1.0
     decides: bool = False
+    changes_times: bool = False
 
     @property
     def may_free(self) -> bool:

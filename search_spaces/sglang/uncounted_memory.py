@@ -107,6 +107,7 @@ def _told(
         most_bytes=most_bytes,
         raises_fraction_to=_fraction(option, launch),
         decides=option.decides,
+        changes_times=option.changes_times,
     )
 
 
@@ -139,6 +140,7 @@ def _of_types(launch: Situation) -> Iterator[Uncounted]:
             stages=POOL if is_last else STATIC,
             components=LAYERS,
             most_share=1 / 2 if quantization in _EIGHT_BITS else 7 / 8,
+            changes_times=requested.quantization is not None,
         )
     elif requested.quantization in _CONVERTED and not (stored or "").startswith("modelopt"):
         yield Uncounted(
@@ -148,6 +150,7 @@ def _of_types(launch: Situation) -> Iterator[Uncounted]:
             stages=STATIC,
             components=ROUTED,
             most_share=1 / 2,
+            changes_times=True,
         )
     size, own = _BYTES_OF_TYPE.get(requested.dtype, target.model.dtype_bytes), target.model.dtype_bytes
     if size != own:
@@ -161,6 +164,7 @@ def _of_types(launch: Situation) -> Iterator[Uncounted]:
             most_share=max(0.0, 1 - size / own),
             least_growth=size / own if not is_less and quantization in (None, UNQUANTIZED) and stored is None else 1.0,
             decides=not is_less,
+            changes_times=True,
         )
 
 

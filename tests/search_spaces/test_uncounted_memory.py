@@ -155,3 +155,22 @@ def test_a_wider_type_grows_weights_at_least_by_the_ratio_of_bytes() -> None:
     (wide,) = found("--dtype float32")
     assert (wide.least_growth, wide.decides) == (2.0, True)
     assert found("--dtype float32", "qwen3-30b-a3b-fp8")[0].least_growth == 1.0
+
+
+@pytest.mark.parametrize(
+    ("flags", "changes"),
+    [
+        ("--cpu-offload-gb 40", True),
+        ("--quantization fp8", True),
+        ("--dtype float32", True),
+        ("--device cpu", True),
+        ("--enable-lora", True),
+        ("--load-format gguf", True),
+        ("--load-format fastsafetensors", False),  # how weights are read
+        ("--kv-canary log", False),
+        ("--cuda-graph-config '{}'", False),
+    ],
+)
+def test_it_is_known_whether_steps_take_another_time(flags: str, changes: bool) -> None:
+    (each,) = found(flags)
+    assert each.changes_times is changes

@@ -66,7 +66,6 @@ def test_an_environment_of_another_shape_is_refused(tmp_path: Path) -> None:
 
 def test_what_was_measured_fitted_whatever_the_memory_model_says(tmp_path: Path) -> None:
     large = Server(model=load_model("qwen3-235b-a22b"), cluster=parse_cluster("4xh100"))
-    assert read(tmp_path, LINE | {"argv": "--tp-size 4 --cpu-offload-gb 40"}, large).layout.tp_size == 4
     assert read(tmp_path, LINE | {"argv": "--tp-size 4"}, large).layout.tp_size == 4
 
 
@@ -144,6 +143,7 @@ def test_a_wait_of_more_than_an_hour_is_refused_though_a_long_one_is_predicted(t
         ({"argv": "TP2", "kv_cache_dtype": "fp9"}, "kv_cache_dtype is one of"),
         ({"tp": 2, "moe_ep": 3, "argv": None}, "moe_ep must divide tp"),
         ({"argv": "--tp 2 --device cpu"}, "--device cpu"),
+        ({"argv": "TP2 --cpu-offload-gb 4"}, "predictions here are of servers without it"),
     ],
 )
 def test_a_launch_that_is_broken_or_contradicts_what_stands_beside_it_is_refused(
