@@ -8,6 +8,9 @@ Crashed        the engine died, or its requests failed
 Hung           no progress for longer than the stage allows
 Environment    nothing was learnt about the layout: port, missing model or package, killed from outside
 Interrupted    the tuner itself was stopped
+
+Those in which something failed also say, as far as it is known: `fault`, what it was; `rank`, the first that failed, as
+the log names it (`TP3 EP1`); `advice`, what would get past it; `evidence`, the lines that show it, most telling first.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from tuner.fault import Fault
 from tuner.measurement import Measurement
 
 
@@ -26,6 +30,7 @@ class Direction(StrEnum):
     LOWER_FRACTION = "lower mem_fraction_static"
     SPLIT_FURTHER = "split the weights over more GPUs"
     FEWER_REQUESTS = "run fewer or shorter requests; mem_fraction_static is not the matter"
+    MORE_HOST_MEMORY = "more memory on the host"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +62,9 @@ class Illegal:
     stage: str
     exit_code: int | None
     evidence: tuple[str, ...] = ()
+    fault: Fault = Fault.UNKNOWN
+    rank: str = ""
+    advice: str = ""
     kind: Literal["illegal"] = "illegal"
 
     @property
@@ -78,6 +86,9 @@ class OutOfMemory:
     shortfall_bytes: int | None = None
     least_fraction: float | None = None
     evidence: tuple[str, ...] = ()
+    fault: Fault = Fault.UNKNOWN
+    rank: str = ""
+    advice: str = ""
     kind: Literal["out of memory"] = "out of memory"
 
     @property
@@ -91,6 +102,9 @@ class Crashed:
     stage: str
     exit_code: int | None
     evidence: tuple[str, ...] = ()
+    fault: Fault = Fault.UNKNOWN
+    rank: str = ""
+    advice: str = ""
     kind: Literal["crashed"] = "crashed"
 
     @property
@@ -104,6 +118,9 @@ class Hung:
     silent_s: float
     """Wall seconds without any sign of progress."""
     evidence: tuple[str, ...] = ()
+    fault: Fault = Fault.UNKNOWN
+    rank: str = ""
+    advice: str = ""
     kind: Literal["hung"] = "hung"
 
     @property
@@ -117,6 +134,9 @@ class Environment:
     stage: str
     exit_code: int | None
     evidence: tuple[str, ...] = ()
+    fault: Fault = Fault.UNKNOWN
+    rank: str = ""
+    advice: str = ""
     kind: Literal["environment"] = "environment"
 
     @property
@@ -144,6 +164,21 @@ def measurement_of(outcome: Outcome) -> Measurement | None:
 def evidence_of(outcome: Outcome) -> tuple[str, ...]:
     """The log lines that show it, most telling first."""
     return () if isinstance(outcome, Measured | StoppedEarly | Interrupted) else outcome.evidence
+
+
+def advice_of(outcome: Outcome) -> str:
+    """What would get past it; empty where nothing is known to, or nothing failed."""
+    return "" if isinstance(outcome, Measured | StoppedEarly | Interrupted) else outcome.advice
+
+
+def fault_of(outcome: Outcome) -> Fault | None:
+    """What failed; None where nothing did."""
+    return None if isinstance(outcome, Measured | StoppedEarly | Interrupted) else outcome.fault
+
+
+def rank_of(outcome: Outcome) -> str:
+    """The first rank that failed; empty where it is not known."""
+    return "" if isinstance(outcome, Measured | StoppedEarly | Interrupted) else outcome.rank
 
 
 def teaches_about_layout(outcome: Outcome) -> bool:

@@ -104,7 +104,7 @@ def _dead_fractions(outcome: Outcome, layout: Layout, *, shape_works: bool) -> t
                 return own, 1.0
             case Direction.RAISE_FRACTION:
                 return 0.0, own
-            case Direction.SPLIT_FURTHER | Direction.FEWER_REQUESTS:
+            case Direction.SPLIT_FURTHER | Direction.FEWER_REQUESTS | Direction.MORE_HOST_MEMORY:
                 pass
     return (own, own) if shape_works else _EVERY_FRACTION
 

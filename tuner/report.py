@@ -8,7 +8,7 @@ from typing import Any
 from search_spaces.layout import Layout
 from search_spaces.sglang.flags import to_argv
 from search_spaces.sglang.versions import EngineVersion
-from tuner.outcome import measurement_of
+from tuner.outcome import advice_of, fault_of, measurement_of, rank_of
 from tuner.record import TrialRecord
 from tuner.request import Request
 from tuner.standing import Standing
@@ -137,6 +137,9 @@ def _trial(request: Request, record: TrialRecord) -> dict[str, Any]:
         "origin": str(record.origin),
         "outcome": record.outcome.kind,
         "summary": record.outcome.summary,
+        "fault": fault_of(record.outcome),
+        "rank": rank_of(record.outcome),
+        "advice": advice_of(record.outcome),
         "value": record.value,
         "unit": request.objective.unit,
         "predicted": request.objective.predicted_by(record.prediction),

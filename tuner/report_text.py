@@ -15,7 +15,7 @@ from search_spaces.layout import Layout
 from search_spaces.space import Space
 from tuner.measurement import Measurement
 from tuner.objective import Objective
-from tuner.outcome import measurement_of
+from tuner.outcome import Outcome, advice_of, measurement_of, rank_of
 from tuner.record import Origin, TrialRecord
 from tuner.report import command_line
 from tuner.standing import Standing, is_tie
@@ -141,13 +141,16 @@ def space_line(result: StudyResult) -> str:
     )
 
 
+def _ended(outcome: Outcome) -> str:
+    """How it ended, on which rank, and what would get past it."""
+    rank, advised = rank_of(outcome), advice_of(outcome)
+    summary = shorten(outcome.summary, 240, placeholder=" ...")
+    return f"{summary}{f' [{rank}]' if rank else ''}{f'; {advised}' if advised else ''}"
+
+
 def ends_without_value(result: StudyResult) -> list[str]:
     """For each trial that gave no value, how it ended: a line each."""
-    return [
-        f"trial {r.number} {r.requested.label}: {shorten(r.outcome.summary, 240, placeholder=' ...')}"
-        for r in result.records
-        if r.value is None
-    ]
+    return [f"trial {r.number} {r.requested.label}: {_ended(r.outcome)}" for r in result.records if r.value is None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

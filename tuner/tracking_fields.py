@@ -22,8 +22,11 @@ from tuner.outcome import (
     Outcome,
     OutOfMemory,
     StoppedEarly,
+    advice_of,
     evidence_of,
+    fault_of,
     measurement_of,
+    rank_of,
 )
 from tuner.record import TrialRecord
 from tuner.request import Request
@@ -147,7 +150,8 @@ def outcome_tags(outcome: Outcome) -> dict[str, str]:
             assert_never(outcome)
     if isinstance(outcome, Illegal | OutOfMemory | Crashed | Environment) and outcome.exit_code is not None:
         tags["tune.exit_code"] = str(outcome.exit_code)
-    return tags
+    failed = {"tune.fault": fault_of(outcome) or "", "tune.rank": rank_of(outcome), "tune.advice": advice_of(outcome)}
+    return tags | {name: text for name, text in failed.items() if text}
 
 
 def status_of(outcome: Outcome) -> RunStatus:

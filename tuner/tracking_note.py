@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from cost_models.prediction import Prediction
 from search_spaces.layout import Layout
-from tuner.outcome import Interrupted, Measured, evidence_of, measurement_of
+from tuner.outcome import Interrupted, Measured, advice_of, evidence_of, measurement_of
 from tuner.record import TrialRecord
 from tuner.request import Request
 from tuner.standing import standings
@@ -42,6 +42,7 @@ def trial_note(request: Request, record: TrialRecord, *, source_link: str = "") 
         _setting_lines(request),
         _layout_lines(record.requested, record.effective),
         _ladder(record),
+        [f"What to do: {advice_of(record.outcome)}.", ""] if advice_of(record.outcome) else [],
         ["What shows it:", *_block(cut(evidence, _EVIDENCE_CHARS)), ""] if evidence else [],
         ["Launched as:", *_block(cut(launch_text(record.command), _COMMAND_CHARS))] if record.command else [],
     )

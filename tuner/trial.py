@@ -5,19 +5,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 import requests
 import uvloop
 
 from search_spaces.layout import Layout
+from search_spaces.verdict import Stage
 from search_spaces.workload import Workload
-from tuner.diagnosis import diagnose, holds_an_exception
+from tuner import advice
+from tuner.diagnosis import Ended, diagnose, holds_an_exception, silent
 from tuner.engine import Engine
+from tuner.fault import Fault
+from tuner.kernel_log import kernel_log_since
 from tuner.load import Load, NoProgressError, Traffic, simulated_clock, wall_clock
 from tuner.measurement import Measurement, RequestTiming, Rung
-from tuner.outcome import Crashed, Environment, Hung, Measured, Outcome, StoppedEarly
+from tuner.outcome import Crashed, Direction, Environment, Hung, Measured, Outcome, OutOfMemory, StoppedEarly
 from tuner.server_log import ServerLog
 from tuner.servers.protocol import Launch, Launcher, LaunchError, Server
 
@@ -88,8 +93,9 @@ class Trial:
             outcome: Outcome = Environment(cause=str(error), stage="launch", exit_code=None)
             return TrialResult(outcome=outcome, requests=rungs, duration_s=time.monotonic() - began_s)
         interrupted = False
+        watched = _Watched(server=server, log=ServerLog(launch.log_path), reads_kernel=not self.engine.is_simulated)
         try:
-            outcome = self._drive(server, expected, ServerLog(launch.log_path), watcher, rungs)
+            outcome = self._drive(watched, expected, watcher, rungs)
         except BaseException:
             server.stop()
             raise
@@ -103,38 +109,57 @@ class Trial:
 
     def _drive(
         self,
-        server: Server,
+        watched: _Watched,
         expected: Layout,
-        log: ServerLog,
         watcher: Watcher,
         rungs: dict[int, tuple[RequestTiming, ...]],
     ) -> Outcome:
+        server = watched.server
         began_s = time.monotonic()
-        if (failed := self._await_ready(server, log, watcher)) is not None:
+        if (failed := self._await_ready(watched, watcher)) is not None:
             return failed
         try:
             info = _control("GET", f"{server.launch.base_url}/server_info")
         except requests.RequestException as error:
             gone = Crashed(cause=f"/server_info failed: {error}", stage="ready", exit_code=None)
-            return self._explain(gone, server, log)
-        if (other := self._somebody_else(info, expected)) is not None:
-            return Environment(cause=other, stage="ready", exit_code=None)
+            return self._explain(gone, watched)
+        if (refused := self._not_worth_a_load(info, expected)) is not None:
+            return refused
         # A simulated start takes the time of the simulator's clock, which is what it says itself.
         simulated_s = float(info["startup_time"]["tokenizer_e2e"]) if self.engine.is_simulated else None
         climb = _Climb(self, server, watcher, rungs)
         ended = uvloop.run(climb.to_the_top())
         measured = tuple(Rung.of(c, timings) for c, timings in rungs.items())
         if isinstance(ended, Crashed | Hung):
-            return self._explain(ended, server, log)
+            return self._explain(ended, watched)
         measurement = Measurement(
             rungs=measured,
             simulated=self.engine.is_simulated,
             startup_s=time.monotonic() - began_s if simulated_s is None else simulated_s,
-            kv_tokens=int(info.get("max_total_num_tokens") or 0),
+            kv_tokens=_kv_tokens(info),
         )
         if isinstance(ended, str):
             return StoppedEarly(measurement=measurement, reason=ended)
         return Measured(measurement=measurement)
+
+    def _not_worth_a_load(self, info: dict[str, Any], expected: Layout) -> Outcome | None:
+        """Where the server that answers is another one, or has no room for one request: all would be refused, which is
+        no speed.
+        """
+        if (other := self._somebody_else(info, expected)) is not None:
+            return Environment(cause=other, stage="ready", exit_code=None)
+        kv_tokens, wanted = _kv_tokens(info), self.workload.tokens_per_request
+        if not 0 < kv_tokens < wanted:
+            return None
+        direction, stage = Direction.RAISE_FRACTION, str(Stage.KV_POOL)
+        return OutOfMemory(
+            cause=f"the KV cache has {kv_tokens} tokens, and one request of this load takes {wanted}",
+            stage=stage,
+            direction=direction,
+            exit_code=None,
+            fault=Fault.KV_CACHE,
+            advice=advice.of_memory(direction, Fault.KV_CACHE, stage, None),
+        )
 
     def _somebody_else(self, info: dict[str, Any], expected: Layout) -> str | None:
         """Where the server that answers is of another kind, or runs other sizes, than what was launched: it is not
@@ -149,8 +174,9 @@ class Trial:
                 return f"the server that answers says {name}={said}, but {name}={meant} was launched"
         return None
 
-    def _await_ready(self, server: Server, log: ServerLog, watcher: Watcher) -> Outcome | None:
+    def _await_ready(self, watched: _Watched, watcher: Watcher) -> Outcome | None:
         """None once the server answers as ready."""
+        server, log = watched.server, watched.log
         stage = ""
         heard_s = time.monotonic()
         while True:
@@ -161,31 +187,45 @@ class Trial:
                 stage = log.stage
                 watcher.on_stage(stage)
             if code is not None:
-                return diagnose(exit_code=code, log=log.tail(), stage=stage)
+                return watched.diagnosis(code, stage)
             if _is_ready(server.launch.base_url):
                 watcher.on_stage("ready")
                 return None
             silent_s = time.monotonic() - heard_s
             if silent_s > self.patience.starting_s:
-                return Hung(stage=stage, silent_s=silent_s, evidence=_last_lines(log))
+                return silent(stage=stage, silent_s=silent_s, log=log.tail())
             time.sleep(POLL_S)
 
-    def _explain(self, ended: Crashed | Hung, server: Server, log: ServerLog) -> Outcome:
+    def _explain(self, ended: Crashed | Hung, watched: _Watched) -> Outcome:
         """The server's own account of a failure seen from outside, when it died of it."""
         give_up_s = time.monotonic() + (DYING_S if isinstance(ended, Crashed) and ended.exit_code is None else 0.0)
         while True:
-            code = server.exit_code()
-            text = log.tail()
+            code = watched.server.exit_code()
             if code is not None:
-                return diagnose(exit_code=code, log=text, stage=ended.stage)
+                return watched.diagnosis(code, ended.stage)
             if time.monotonic() > give_up_s:
                 break
             time.sleep(POLL_S)
+        text = watched.log.tail()
         if holds_an_exception(text):
-            return diagnose(exit_code=EXIT_UNKNOWN, log=text, stage=ended.stage)
+            return watched.diagnosis(EXIT_UNKNOWN, ended.stage)
         if isinstance(ended, Hung):
-            return Hung(stage=ended.stage, silent_s=ended.silent_s, evidence=_last_lines(log))
+            return silent(stage=ended.stage, silent_s=ended.silent_s, log=text)
         return ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Watched:
+    """reads_kernel: whether the server runs on GPUs of this machine. began: when it was started."""
+
+    server: Server
+    log: ServerLog
+    reads_kernel: bool
+    began: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def diagnosis(self, exit_code: int, stage: str) -> Outcome:
+        kernel_log = kernel_log_since(self.began) if self.reads_kernel else ""
+        return diagnose(Ended(exit_code=exit_code, log=self.log.tail(), stage=stage, kernel_log=kernel_log))
 
 
 class _Climb:
@@ -282,6 +322,11 @@ def requests_at(concurrency: int) -> int:
     return max(4, 2 * concurrency)
 
 
+def _kv_tokens(info: dict[str, Any]) -> int:
+    """Of one replica of the KV cache, as the server says; 0 where it does not."""
+    return int(info.get("max_total_num_tokens") or 0)
+
+
 def _is_ready(base_url: str) -> bool:
     """`/ready` answers without generating; engines that lack it are asked for `/health`."""
     with contextlib.suppress(requests.RequestException):
@@ -309,7 +354,3 @@ def _ask(method: str, url: str, *, timeout_s: float = CONTROL_TIMEOUT_S) -> requ
     with requests.Session() as session:
         session.trust_env = False  # a proxy for the world outside is none for the server under test
         return session.request(method, url, timeout=timeout_s)
-
-
-def _last_lines(log: ServerLog, count: int = 5) -> tuple[str, ...]:
-    return tuple(line for line in log.tail().splitlines() if line.strip())[-count:]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from search_spaces.verdict import Stage
-from tuner.diagnosis import diagnose
+from tuner.diagnosis import Ended, diagnose
 from tuner.outcome import Crashed, Direction, Environment, Hung, Illegal, OutOfMemory
 
 SIGQUIT = "[2026-11-01 10:00:09] Received sigquit from a child process. It usually means the child failed.\n"
@@ -52,7 +52,7 @@ TOPOLOGY = (
     ],
 )
 def test_an_exception_of_the_main_process_before_anything_loads_is_a_refusal(exception: str, cause: str) -> None:
-    outcome = diagnose(exit_code=1, log=main_process(exception), stage=Stage.RESOLVE)
+    outcome = diagnose(Ended(exit_code=1, log=main_process(exception), stage=Stage.RESOLVE))
     assert isinstance(outcome, Illegal)
     assert outcome.exit_code == 1
     assert cause in outcome.cause
@@ -60,7 +60,7 @@ def test_an_exception_of_the_main_process_before_anything_loads_is_a_refusal(exc
 
 def test_the_argument_parser_refuses_with_exit_code_2() -> None:
     log = "usage: sglang serve [-h]\nsglang serve: error: unrecognized arguments: --enable-piecewise-cuda-graph\n"
-    outcome = diagnose(exit_code=2, log=log, stage=Stage.RESOLVE)
+    outcome = diagnose(Ended(exit_code=2, log=log, stage=Stage.RESOLVE))
     assert isinstance(outcome, Illegal)
     assert outcome.stage == Stage.PARSE
     assert outcome.cause == "unrecognized arguments: --enable-piecewise-cuda-graph"
@@ -78,13 +78,13 @@ def test_the_argument_parser_refuses_with_exit_code_2() -> None:
 def test_an_assertion_of_the_model_before_weights_are_read_is_a_refusal_although_the_code_is_137(
     exception: str,
 ) -> None:
-    outcome = diagnose(exit_code=137, log=scheduler(exception), stage=Stage.INIT)
+    outcome = diagnose(Ended(exit_code=137, log=scheduler(exception), stage=Stage.INIT))
     assert isinstance(outcome, Illegal)
     assert outcome.cause.startswith(exception.split(":", maxsplit=1)[0])
 
 
 def test_weights_that_do_not_fit_need_more_gpus_and_the_shortfall_is_read_off() -> None:
-    outcome = diagnose(exit_code=137, log=scheduler(OOM), stage=Stage.WEIGHTS)
+    outcome = diagnose(Ended(exit_code=137, log=scheduler(OOM), stage=Stage.WEIGHTS))
     assert isinstance(outcome, OutOfMemory)
     assert outcome.stage == Stage.WEIGHTS
     assert outcome.direction is Direction.SPLIT_FURTHER
@@ -96,7 +96,7 @@ def test_no_room_for_the_kv_pool_asks_for_a_higher_fraction() -> None:
         "ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.5. "
         "Raise --mem-fraction-static above 0.66 (minimum viable = 1 - available/pre = 0.6530)."
     )
-    outcome = diagnose(exit_code=137, log=scheduler(text), stage=Stage.KV_POOL)
+    outcome = diagnose(Ended(exit_code=137, log=scheduler(text), stage=Stage.KV_POOL))
     assert isinstance(outcome, OutOfMemory)
     assert (outcome.stage, outcome.direction) == (Stage.KV_POOL, Direction.RAISE_FRACTION)
 
@@ -106,7 +106,7 @@ def test_a_failed_capture_asks_for_a_lower_fraction() -> None:
         f"Exception: Capture cuda graph failed: {OOM.removeprefix('torch.OutOfMemoryError: ')}\nPossible solutions:\n"
         "1. set --mem-fraction-static to a smaller value (e.g., 0.8 or 0.7)"
     )
-    outcome = diagnose(exit_code=137, log=scheduler(text), stage=Stage.GRAPHS)
+    outcome = diagnose(Ended(exit_code=137, log=scheduler(text), stage=Stage.GRAPHS))
     assert isinstance(outcome, OutOfMemory)
     assert (outcome.stage, outcome.direction) == (Stage.GRAPHS, Direction.LOWER_FRACTION)
     assert outcome.cause.startswith("Exception: Capture cuda graph failed")
@@ -114,21 +114,21 @@ def test_a_failed_capture_asks_for_a_lower_fraction() -> None:
 
 
 def test_memory_that_runs_out_under_load_asks_for_a_lower_fraction() -> None:
-    outcome = diagnose(exit_code=137, log=scheduler(OOM), stage="concurrency 64")
+    outcome = diagnose(Ended(exit_code=137, log=scheduler(OOM), stage="concurrency 64"))
     assert isinstance(outcome, OutOfMemory)
     assert (outcome.stage, outcome.direction) == ("concurrency 64", Direction.LOWER_FRACTION)
 
 
 def test_an_illegal_memory_access_is_a_crash_at_its_load() -> None:
     text = "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
-    outcome = diagnose(exit_code=137, log=scheduler(text), stage="concurrency 64")
+    outcome = diagnose(Ended(exit_code=137, log=scheduler(text), stage="concurrency 64"))
     assert isinstance(outcome, Crashed)
     assert outcome.stage == "concurrency 64"
 
 
 def test_a_watchdog_end_is_a_hang_with_its_limit() -> None:
     log = "[2026-11-01 10:00:00] Scheduler watchdog timeout (self.watchdog_timeout=600, self.soft=False)\n" + SIGQUIT
-    outcome = diagnose(exit_code=137, log=log, stage="concurrency 16")
+    outcome = diagnose(Ended(exit_code=137, log=log, stage="concurrency 16"))
     assert isinstance(outcome, Hung)
     assert outcome.stage == "concurrency 16"
 
@@ -148,7 +148,7 @@ def test_a_watchdog_end_is_a_hang_with_its_limit() -> None:
     ],
 )
 def test_faults_of_the_environment_say_nothing_about_the_layout(text: str, stage: str) -> None:
-    outcome = diagnose(exit_code=1, log=main_process(text), stage=stage)
+    outcome = diagnose(Ended(exit_code=1, log=main_process(text), stage=stage))
     assert isinstance(outcome, Environment)
     assert outcome.cause == text
 
@@ -164,14 +164,14 @@ def test_faults_of_the_environment_say_nothing_about_the_layout(text: str, stage
     ],
 )
 def test_faults_that_hold_for_every_layout_refuse_none_of_them(text: str) -> None:
-    assert isinstance(diagnose(exit_code=137, log=scheduler(text), stage=Stage.INIT), Environment)
+    assert isinstance(diagnose(Ended(exit_code=137, log=scheduler(text), stage=Stage.INIT)), Environment)
 
 
 def test_an_unknown_runtime_error_at_start_is_a_crash_and_a_divisibility_a_refusal() -> None:
-    unknown = diagnose(exit_code=137, log=scheduler("RuntimeError: something new"), stage=Stage.INIT)
+    unknown = diagnose(Ended(exit_code=137, log=scheduler("RuntimeError: something new"), stage=Stage.INIT))
     assert isinstance(unknown, Crashed)
     text = "RuntimeError: tensor_model_parallel_size (8) must be divisible by decode_context_parallel_size (3)"
-    assert isinstance(diagnose(exit_code=137, log=scheduler(text), stage=Stage.INIT), Illegal)
+    assert isinstance(diagnose(Ended(exit_code=137, log=scheduler(text), stage=Stage.INIT)), Illegal)
 
 
 def test_a_scheduler_that_segfaults_is_a_crash_although_the_parent_ends_by_sigkill() -> None:
@@ -179,18 +179,18 @@ def test_a_scheduler_that_segfaults_is_a_crash_although_the_parent_ends_by_sigki
         "[2026-11-01 10:00:00] Subprocess scheduler_0 (pid=12) crashed with exit code -11. "
         "Triggering SIGQUIT for cleanup...\n" + SIGQUIT
     )
-    assert isinstance(diagnose(exit_code=137, log=log, stage="concurrency 16"), Crashed)
-    assert isinstance(diagnose(exit_code=137, log=SIGQUIT, stage="concurrency 16"), Crashed)
+    assert isinstance(diagnose(Ended(exit_code=137, log=log, stage="concurrency 16")), Crashed)
+    assert isinstance(diagnose(Ended(exit_code=137, log=SIGQUIT, stage="concurrency 16")), Crashed)
 
 
 def test_a_warning_long_before_the_end_is_not_its_cause() -> None:
     log = "host NCCL WARN something benign\nRuntimeError was avoided: CUDA error: no\n" + "line\n" * 100
-    assert isinstance(diagnose(exit_code=137, log=log, stage="concurrency 16"), Environment)
+    assert isinstance(diagnose(Ended(exit_code=137, log=log, stage="concurrency 16")), Environment)
 
 
 def test_sigkill_without_an_exception_came_from_outside() -> None:
     log = "[2026-11-01 10:00:00] server_args=ServerArgs(custom_sigquit_handler=None)\n[TP0] Load weight begin.\n"
-    outcome = diagnose(exit_code=137, log=log, stage=Stage.WEIGHTS)
+    outcome = diagnose(Ended(exit_code=137, log=log, stage=Stage.WEIGHTS))
     assert isinstance(outcome, Environment)
     assert "SIGKILL" in outcome.cause
 
@@ -198,25 +198,29 @@ def test_sigkill_without_an_exception_came_from_outside() -> None:
 @pytest.mark.parametrize("code", [0, 137, 143])
 def test_what_other_processes_say_after_a_kill_is_not_its_cause(code: int) -> None:
     log = "Ignore import error: ModuleNotFoundError: No module named 'x'\n" + main_process("KeyError: '/mp-1'")
-    assert isinstance(diagnose(exit_code=code, log=log, stage="warm-up"), Environment)
-    assert "outside" in diagnose(exit_code=code, log=log, stage="warm-up").summary
+    assert isinstance(diagnose(Ended(exit_code=code, log=log, stage="warm-up")), Environment)
+    assert "outside" in diagnose(Ended(exit_code=code, log=log, stage="warm-up")).summary
 
 
 def test_137_with_an_exception_is_that_exception_and_not_the_kernel() -> None:
-    outcome = diagnose(exit_code=137, log=scheduler("RuntimeError: something new"), stage="concurrency 4")
+    outcome = diagnose(Ended(exit_code=137, log=scheduler("RuntimeError: something new"), stage="concurrency 4"))
     assert isinstance(outcome, Crashed)
     assert outcome.cause == "RuntimeError: something new"
 
 
 def test_the_first_rank_that_failed_is_the_cause() -> None:
     log = scheduler(OOM) + scheduler("RuntimeError: NCCL error: remote process exited")
-    outcome = diagnose(exit_code=137, log=log, stage=Stage.WEIGHTS)
+    outcome = diagnose(Ended(exit_code=137, log=log, stage=Stage.WEIGHTS))
     assert isinstance(outcome, OutOfMemory)
 
 
 def test_evidence_holds_the_exception_and_where_it_was_raised() -> None:
     outcome = diagnose(
-        exit_code=137, log=scheduler("AssertionError", "layers/moe/fused_moe_triton/layer.py", 414), stage=Stage.INIT
+        Ended(
+            exit_code=137,
+            log=scheduler("AssertionError", "layers/moe/fused_moe_triton/layer.py", 414),
+            stage=Stage.INIT,
+        )
     )
     assert isinstance(outcome, Illegal)
     assert outcome.evidence[0] == "AssertionError"
@@ -224,7 +228,7 @@ def test_evidence_holds_the_exception_and_where_it_was_raised() -> None:
 
 
 def test_an_end_nobody_knows_is_a_crash_with_the_last_lines() -> None:
-    outcome = diagnose(exit_code=9, log="one\n\ntwo\n", stage="warm-up")
+    outcome = diagnose(Ended(exit_code=9, log="one\n\ntwo\n", stage="warm-up"))
     assert isinstance(outcome, Crashed)
     assert outcome.evidence == ("one", "two")
     assert "exit code 9" in outcome.cause
@@ -232,4 +236,4 @@ def test_an_end_nobody_knows_is_a_crash_with_the_last_lines() -> None:
 
 def test_a_scheduler_that_died_in_silence_is_no_refusal() -> None:
     text = "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9). If exit code is -9 (SIGKILL)"
-    assert isinstance(diagnose(exit_code=1, log=main_process(text), stage=Stage.INIT), Crashed)
+    assert isinstance(diagnose(Ended(exit_code=1, log=main_process(text), stage=Stage.INIT)), Crashed)

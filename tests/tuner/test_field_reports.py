@@ -21,7 +21,7 @@ from search_spaces.space import enumerate_space
 from search_spaces.verdict import Stage
 from tuner.check_document import document
 from tuner.checking import Server, check_flags, check_layout
-from tuner.diagnosis import diagnose
+from tuner.diagnosis import Ended, diagnose
 from tuner.outcome import OutOfMemory
 
 CASES = json.loads((Path(__file__).parents[1] / "golden" / "field_reports_legality.json").read_text())["cases"]
@@ -94,7 +94,7 @@ def test_a_crash_at_capture_is_none_of_memory_however_little_of_it_is_free(excep
         '  File "/x/sglang/srt/managers/scheduler.py", line 4021, in run_scheduler_process\n'
         f"{exception}\n"
     )
-    outcome = diagnose(exit_code=137, log=log, stage=Stage.GRAPHS)
+    outcome = diagnose(Ended(exit_code=137, log=log, stage=Stage.GRAPHS))
     assert not isinstance(outcome, OutOfMemory), url
     assert exception[:30] in outcome.summary
 

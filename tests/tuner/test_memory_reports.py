@@ -19,7 +19,7 @@ from search_spaces.sglang.rules import judge
 from search_spaces.sglang.versions import EngineVersion
 from search_spaces.workload import Workload
 from tuner import outcome as outcomes
-from tuner.diagnosis import diagnose
+from tuner.diagnosis import Ended, diagnose
 from tuner.outcome import OutOfMemory
 
 REPORTS = [
@@ -67,7 +67,7 @@ def test_a_reported_log_is_read_for_what_it_says(report: dict[str, Any]) -> None
         f"{report['log']}\n\n"
         "[2026-04-01 10:00:09] Received sigquit from a child process. It usually means the child failed.\n"
     )
-    ended = diagnose(exit_code=137, log=log, stage=report["seen"])
+    ended = diagnose(Ended(exit_code=137, log=log, stage=report["seen"]))
     assert isinstance(ended, getattr(outcomes, report["outcome"]))
     if isinstance(ended, OutOfMemory):
         assert ended.stage == report["stage"]
