@@ -18,7 +18,9 @@ def of_memory(direction: Direction, fault: Fault, stage: str, least_fraction: fl
     return _BY_DIRECTION[direction]
 
 
-_AT_CAPTURE = ", or capture graphs for fewer requests (--cuda-graph-max-bs)"
+_AT_CAPTURE = (
+    ", or capture graphs for fewer requests (--cuda-graph-max-bs-decode, in older releases --cuda-graph-max-bs)"
+)
 _BESIDE: Mapping[Fault, str] = {
     Fault.PREFILL_MEMORY: ", or prefill in smaller chunks (--chunked-prefill-size)",
     Fault.EXCHANGE_BUFFER: ", as the buffer lies outside of it; where that does not help, allow fewer tokens per rank "

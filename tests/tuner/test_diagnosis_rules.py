@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -346,3 +348,9 @@ def test_a_long_log_takes_time_in_proportion_to_its_length() -> None:
     for piece in ("a" * 2**20, "1" * 2**20, "Tried to allocate " * 2**15, "[2026 TP0 " * 2**16, "OSError: " * 2**16):
         assert ended(f"{piece}\n{SIGQUIT}").summary
         assert ended(traceback(f"RuntimeError: {piece}")).summary
+
+
+def test_the_page_on_ends_names_every_fault() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ends.md").read_text(encoding="utf-8")
+    table = page.partition("## Faults")[2]
+    assert [fault for fault in Fault if str(fault) not in table] == []
