@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from search_spaces.verdict import Stage
 from tuner import advice
 from tuner.diagnosis_log import SCHEDULER_EXCEPTION, Failure, first_failure, last_lines, plain
-from tuner.diagnosis_rules import KERNEL_LOG_RULES, Kind, Rule, rule_of
+from tuner.diagnosis_rule import Kind, Rule
+from tuner.diagnosis_rules import KERNEL_LOG_RULES, rule_of
 from tuner.fault import Fault
 from tuner.outcome import Crashed, Direction, Environment, Hung, Illegal, Outcome, OutOfMemory
 
@@ -31,6 +32,11 @@ _REFUSALS = re.compile(
 _REFUSING_STAGES = frozenset({str(Stage.RESOLVE), str(Stage.INIT), str(Stage.WEIGHTS)})
 # Without an exception, what stands further up the log than this is no cause of its end.
 _LAST_WORDS = 40
+_LAST_OF_ALL_RANKS = 16
+_ALSO_IN_WARNINGS = frozenset({Fault.PACKAGE, Fault.PERMISSION, Fault.MODEL, Fault.NETWORK, Fault.DISK})
+"""What last lines say of a server that died of something else: warnings. So not where it left no exception."""
+_BY_ITSELF = frozenset({1, 2, 126, 127})
+"""Exit codes of programs that end by themselves, the shell's for what it cannot start among them."""
 _ASKED_BY_A_CHILD = re.compile(r"Received sigquit from a child|SIGQUIT received|Triggering SIGQUIT")
 _WATCHDOG_LIMIT = re.compile(r"watchdog_timeout=(\d+)")
 WATCHDOG_DEFAULT_S = 300.0
@@ -85,9 +91,12 @@ def _of_log(ended: Ended, log: str, failure: Failure) -> Outcome:
             evidence=last_lines(log),
             fault=Fault.FROM_OUTSIDE,
         )
-    searched = failure.text if failure.lines else "\n".join(last_lines(log, _LAST_WORDS))
-    if (rule := rule_of(searched)) is not None and (found := rule.pattern.search(searched)):
-        return _outcome_of(rule, failure.cause or found[0], failure.evidence or (found[0],), ended, failure)
+    signal = _BY_SIGNAL.get(code)
+    warns = not failure.cause and code not in _BY_ITSELF
+    for searched in _searched(log, failure):
+        if (rule := rule_of(searched, without=_ALSO_IN_WARNINGS if warns else frozenset())) is not None:
+            line = _line_of(rule, searched)
+            return _outcome_of(rule, failure.cause or line, failure.evidence or (line,), ended, failure)
     if failure.cause and ended.stage in _REFUSING_STAGES and _REFUSALS.match(failure.cause):
         return Illegal(
             cause=failure.cause,
@@ -98,7 +107,6 @@ def _of_log(ended: Ended, log: str, failure: Failure) -> Outcome:
             rank=failure.rank,
             advice=advice.RULES_AT_FAULT,
         )
-    signal = _BY_SIGNAL.get(code)
     return Crashed(
         cause=failure.cause or f"exit code {code}{f' ({signal})' if signal else ''} without an exception in the log",
         stage=ended.stage,
@@ -109,10 +117,21 @@ def _of_log(ended: Ended, log: str, failure: Failure) -> Outcome:
     )
 
 
+def _searched(log: str, failure: Failure) -> list[str]:
+    """What was raised in the end comes before what it was raised for."""
+    if not failure.lines:
+        return ["\n".join(last_lines(log, _LAST_WORDS))]
+    return ["\n".join(failure.raised), "\n".join(failure.lines)]
+
+
+def _line_of(rule: Rule, searched: str) -> str:
+    return next((line.strip() for line in searched.splitlines() if rule.pattern.search(line)), searched.strip()[:200])
+
+
 def silent(*, stage: str, silent_s: float, log: str) -> Hung:
     """The outcome of a server that still runs, but from which nothing came for `silent_s`."""
     words = plain(log)
-    is_compiling = _COMPILING.search("\n".join(last_lines(words, 3))) is not None
+    is_compiling = _COMPILING.search("\n".join(last_lines(words, _LAST_OF_ALL_RANKS))) is not None
     fault = Fault.COMPILING if is_compiling else Fault.COLLECTIVE if stage == Stage.INIT else Fault.SILENT
     return Hung(
         stage=stage,

@@ -309,6 +309,75 @@ def test_a_refusal_of_what_the_rules_call_legal_is_said_to_be_their_fault() -> N
     assert "a fault of theirs" in outcome.advice
 
 
+def test_an_exception_is_what_stands_behind_its_frames_whatever_its_name() -> None:
+    """And never that of another rank, whose own may be a consequence."""
+    first = traceback("zmq.error.Again: Resource temporarily unavailable").replace(SIGQUIT, "").replace("TP3", "TP5")
+    outcome = ended(first + traceback(OOM, DECODE))
+    assert isinstance(outcome, Crashed)
+    assert (outcome.rank, outcome.cause) == ("DP1 TP5 EP1", "zmq.error.Again: Resource temporarily unavailable")
+
+
+def test_a_traceback_that_is_cut_off_takes_no_exception_from_another_rank() -> None:
+    cut = traceback("").partition("    scheduler = ")[0].replace("TP3", "TP5")
+    outcome = ended(cut + traceback(OOM, DECODE))
+    assert isinstance(outcome, OutOfMemory)
+    assert outcome.rank == "DP1 TP3 EP1"
+    alone = ended(cut)
+    assert isinstance(alone, Crashed)
+    assert (alone.rank, alone.fault) == ("DP1 TP5 EP1", Fault.UNKNOWN)
+
+
+def test_what_was_raised_in_the_end_counts_before_what_it_was_raised_for() -> None:
+    log = traceback(
+        "ImportError: cannot import name 'flashinfer'\n\nDuring handling of the above exception, another exception "
+        'occurred:\n\nTraceback (most recent call last):\n  File "/x/y.py", line 3, in f\n    g()\n'
+        "RuntimeError: CUDA error: an illegal memory access was encountered"
+    )
+    outcome = ended(log)
+    assert isinstance(outcome, Crashed)
+    assert outcome.fault is Fault.ILLEGAL_ACCESS
+
+
+def test_without_a_scheduler_the_last_exception_ended_it() -> None:
+    early = 'Traceback (most recent call last):\n  File "/x/a.py", line 1, in f\n    g()\nImportError: optional\n'
+    late = early.replace("ImportError: optional", "OSError: [Errno 98] Address already in use").replace("a.py", "b.py")
+    outcome = ended(f"{early}[2026-11-01 10:00:01] goes on without it\n{late}", code=1)
+    assert isinstance(outcome, Environment)
+    assert outcome.fault is Fault.PORT
+
+
+def test_a_watchdogs_limit_and_line_are_kept() -> None:
+    line = "[2026-11-01 10:00:00 TP0] Scheduler watchdog timeout (self.watchdog_timeout=600, self.soft=False)"
+    outcome = ended(f"{line}\n{SIGQUIT}")
+    assert isinstance(outcome, Hung)
+    assert (outcome.silent_s, outcome.evidence) == (600.0, (line,))
+
+
+def test_warnings_of_the_start_explain_no_signal() -> None:
+    warning = "[2026-11-01 10:00:00] DeepEP is not installed: expert parallelism runs without it\n"
+    native = ended(f"{warning}Decode batch\n", code=139)
+    child = ended(f"{warning}Subprocess scheduler_0 (pid=9) crashed with exit code -11. Triggering SIGQUIT\n")
+    assert [fault_of(native), fault_of(child)] == [Fault.NATIVE_CRASH, Fault.NATIVE_CRASH]
+    missing = ended("/usr/bin/python3: No module named sglang.launch_server\n", code=1, stage=Stage.RESOLVE)
+    assert fault_of(missing) is Fault.PACKAGE
+
+
+def test_a_failed_gpu_comes_before_the_out_of_memory_killer() -> None:
+    lines = (
+        "Out of memory: Killed process 4242 (sglang::schedul) total-vm:8kB\n"
+        "NVRM: Xid (PCI:0000:4e:00): 79, pid=4242, GPU has fallen off the bus."
+    )
+    for log in ("Decode batch\n", traceback("RuntimeError: CUDA error: unspecified launch failure")):
+        assert fault_of(ended(log, kernel_log=lines)) is Fault.DRIVER
+
+
+def test_the_words_of_torchs_own_hook_are_read() -> None:
+    """`[rank3]: ` stands before each line of an exception that nobody caught."""
+    hooked = "".join(f"[rank3]: {line}\n" for line in traceback(OOM, DECODE).splitlines()[1:-2])
+    log = f"[rank3]: Traceback (most recent call last):\n{hooked}"
+    assert isinstance(ended(log, code=1), OutOfMemory)
+
+
 @pytest.mark.parametrize(("code", "signal"), [(139, "SIGSEGV"), (134, "SIGABRT"), (135, "SIGBUS")])
 def test_a_signal_without_words_is_named(code: int, signal: str) -> None:
     outcome = ended("Decode batch. #running-req: 3\n", code=code)
