@@ -93,7 +93,8 @@ class OutOfMemory:
 
     @property
     def summary(self) -> str:
-        return f"out of memory at {self.stage} ({self.direction}): {self.cause}"
+        direction = "" if self.advice else f" ({self.direction})"  # advice says it in other words
+        return f"out of memory at {self.stage}{direction}: {self.cause}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

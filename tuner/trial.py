@@ -10,7 +10,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import requests
-import uvloop
 
 from search_spaces.layout import Layout
 from search_spaces.verdict import Stage
@@ -19,6 +18,7 @@ from tuner import advice
 from tuner.diagnosis import Ended, diagnose, holds_an_exception, silent
 from tuner.engine import Engine
 from tuner.fault import Fault
+from tuner.interruptible import run_interruptibly
 from tuner.kernel_log import kernel_log_since
 from tuner.load import Load, NoProgressError, Traffic, simulated_clock, wall_clock
 from tuner.measurement import Measurement, RequestTiming, Rung
@@ -128,7 +128,7 @@ class Trial:
         # A simulated start takes the time of the simulator's clock, which is what it says itself.
         simulated_s = float(info["startup_time"]["tokenizer_e2e"]) if self.engine.is_simulated else None
         climb = _Climb(self, server, watcher, rungs)
-        ended = uvloop.run(climb.to_the_top())
+        ended = run_interruptibly(climb.to_the_top())
         measured = tuple(Rung.of(c, timings) for c, timings in rungs.items())
         if isinstance(ended, Crashed | Hung):
             return self._explain(ended, watched)
