@@ -49,3 +49,7 @@ def of_silence(fault: Fault, stage: str) -> str:
 
 
 RULES_AT_FAULT = "the rules here called it legal: a fault of theirs, worth a report with the log"
+ENGINE_AT_FAULT = (
+    "an exception in the engine's own code, which did not foresee this launch: worth a report to it; other kernels may "
+    "do (--moe-runner-backend, --attention-backend)"
+)

@@ -17,11 +17,13 @@ from typer._click.exceptions import (
 
 from search_spaces.errors import CannotRunError, UserError
 from tuner.commands.check import check
+from tuner.commands.measure import measure
 from tuner.commands.predict import predict
 from tuner.commands.probe import probe
 from tuner.commands.search import search
 from tuner.commands.simulate import simulate
 from tuner.commands.space import space
+from tuner.commands.told_errors import told
 from tuner.commands.ui import ui
 from tuner.commands.validate import validate
 from tuner.exit_code import Exit
@@ -41,6 +43,7 @@ app.command()(space)
 app.command()(probe)
 app.command()(predict)
 app.command()(validate)
+app.command()(measure)
 app.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})(simulate)
 app.command()(ui)
 
@@ -65,7 +68,7 @@ def _guarded(command: Callable[[], object]) -> int:
     try:
         code = command()
     except UserError as error:
-        Voice().say(f"tune: {' '.join(str(error).split())}")
+        Voice().say(f"tune: {told(error)}")
         return Exit.ILLEGAL if isinstance(error, CannotRunError) else Exit.USER
     except typer.Exit as ended:
         return ended.exit_code

@@ -29,8 +29,8 @@ STORY_MODEL = "kimi-k2.6"
 STORY_CLUSTER = "8xrtx-pro-6000"
 DEFAULT_CLOCK_SCALE = 600.0
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,119}")
-_BUDGET = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|)")
-_BUDGET_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|)")
+_TIME_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,20 +150,22 @@ def choose_engine(
     engine_version: str | None,
     clock_scale: float,
     is_story: bool = False,
+    is_elsewhere: bool = False,
 ) -> Chosen:
     """`--engine`, with what this machine has.
 
     `auto` takes SGLang where it and the cluster's GPUs are found, else simulates and says what was missing.
     `sglang` never falls back: raises UserError. is_story: neither model nor cluster was named, so that what is
-    simulated is the story, whatever GPUs this machine has.
+    simulated is the story, whatever GPUs this machine has. is_elsewhere: servers run on another machine, so that what
+    this one has does not matter.
     """
     if word not in ENGINES:
         raise UnknownNameError("engine", word, ENGINES)
-    gpus = detection.found_gpus()
+    gpus = [] if is_elsewhere else detection.found_gpus()
     here = detection.found_cluster(gpus)
     cluster = cluster_of(cluster_word) if cluster_word is not None else here or parse_cluster(STORY_CLUSTER)
     extra_args = extra_args_of(engine_args)
-    missing = _missing(cluster, gpus, engine_command)
+    missing = [] if is_elsewhere else _missing(cluster, gpus, engine_command)
     if word == "simulated" or (word == "auto" and missing):
         because = " and ".join(missing) if word == "auto" else "--engine simulated was asked for"
         version = EngineVersion.parse(engine_version) if engine_version else NEWEST
@@ -178,11 +180,12 @@ def choose_engine(
     if missing:
         hint = "; SGLang in another environment is named with --engine-command" if engine_command is None else ""
         raise UserError(f"--engine sglang cannot run here: {' and '.join(missing)}{hint}")
-    if cluster.num_nodes > 1:
-        raise UnsupportedError(
-            f"{cluster.name}: live trials over several nodes are not supported yet; --engine simulated is"
+    if cluster.num_nodes > 1 and not is_elsewhere:
+        raise UserError(
+            f"{cluster.name}: name the {cluster.num_nodes} machines by --host, once for each, or use --slurm in an "
+            "allocation that has them"
         )
-    return _sglang(cluster, engine_command, extra_args, engine_version)
+    return _sglang(cluster, engine_command, extra_args, engine_version, is_elsewhere=is_elsewhere)
 
 
 def _missing(
@@ -209,10 +212,15 @@ def engine_program(engine_command: str | None) -> tuple[str, ...]:
 
 
 def _sglang(
-    cluster: Cluster, engine_command: str | None, extra_args: tuple[str, ...], engine_version: str | None
+    cluster: Cluster,
+    engine_command: str | None,
+    extra_args: tuple[str, ...],
+    engine_version: str | None,
+    *,
+    is_elsewhere: bool,
 ) -> Chosen:
     program = engine_program(engine_command)
-    installed = detection.installed_engine(program)
+    installed = None if is_elsewhere else detection.installed_engine(program)
     notices: tuple[str, ...] = ()
     release = installed.version if installed is not None else ""
     if engine_version:
@@ -222,7 +230,9 @@ def _sglang(
         notices = (f"the engine's version could not be told: taken for {NEWEST} (--engine-version says otherwise)",)
     else:
         version = installed.rules
-        if not installed.is_known:
+        if installed.said_by:
+            notices = (f"SGLang {version}, as {installed.said_by} says (--engine-version says otherwise)",)
+        elif not installed.is_known:
             notices = (f"SGLang {installed.version} is judged by the rules of {version}",)
     if cluster.gpu.is_cpu and "--device" not in extra_args:
         extra_args = ("--device", "cpu", *extra_args)
@@ -276,14 +286,14 @@ def _value(text: str) -> int | float | str:
     return text
 
 
-def budget_s_of(text: str | None) -> float | None:
+def time_s_of(option: str, text: str | None) -> float | None:
     """`90m`, `2h`, `45s`; a bare number is minutes."""
     if text is None:
         return None
-    match = _BUDGET.fullmatch(text.strip().lower())
-    seconds = float(match[1]) * _BUDGET_UNITS_S[match[2] or "m"] if match else 0.0
+    match = _TIME.fullmatch(text.strip().lower())
+    seconds = float(match[1]) * _TIME_UNITS_S[match[2] or "m"] if match else 0.0
     if seconds <= 0:
-        raise MalformedError(f"--budget is a time above zero, e.g. 90m, 2h or 45s (got {text!r})")
+        raise MalformedError(f"{option} is a time above zero, e.g. 90m, 2h or 45s (got {text!r})")
     return seconds
 
 

@@ -13,9 +13,12 @@ from search_spaces.catalogue import gpu_keys, load_gpu
 from search_spaces.errors import MalformedError
 from search_spaces.hardware import Cluster, Gpu
 from search_spaces.sglang.versions import NEWEST, EngineVersion
+from tuner.containers import container_of
+from tuner.servers.container_words import container_run_of, in_the_image, new_name
 
 _QUERY = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
 _MODULE = "sglang.launch_server"
+_QUESTION = "import importlib.metadata as m; print(m.version('sglang'))"
 _NOISE = re.compile(r"\b(nvidia|geforce|tesla|blackwell|sxm\d?|hbm\d?e?|\d+gb)\b")
 _MEMORY_SLACK = 0.05
 
@@ -86,10 +89,14 @@ def holds(gpus: Sequence[FoundGpu], cluster: Cluster) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledEngine:
-    """version: what the engine's package says; `rules` is the version whose rules are applied to it."""
+    """version: what the engine's package says; `rules` is the version whose rules are applied to it.
+
+    said_by: what else says so, where the package could not be asked.
+    """
 
     version: str
     rules: EngineVersion
+    said_by: str = ""
 
     @property
     def is_known(self) -> bool:
@@ -99,19 +106,41 @@ class InstalledEngine:
 def installed_engine(program: Sequence[str]) -> InstalledEngine | None:
     """The SGLang that `program` would start; None where its version cannot be told.
 
-    A `python -m sglang.launch_server` is asked by that Python's package metadata, without importing SGLang.
+    A `python -m sglang.launch_server` is asked by that Python's package metadata, without importing SGLang; one in a
+    container by that of its image, where the image is here, else its tag says it. Raises UserError for a container that
+    could not be ended.
     """
-    if _MODULE not in program or "-m" not in program:
-        return None
-    python = program[: program.index("-m")]
-    question = "import importlib.metadata as m; print(m.version('sglang'))"
+    run = container_run_of(program)
+    words = program if run is None else run.inner
+    if _MODULE not in words or "-m" not in words:
+        return None if run is None else _as_tagged(program)
+    python = words[: words.index("-m")]
+    if run is None:
+        return _answered([*python, "-c", _QUESTION])
+    name = new_name()
+    found = _answered(in_the_image(run, name, python, _QUESTION), on_silence=(*run.program, "rm", "-f", name))
+    return found or _as_tagged(program)
+
+
+def _answered(words: Sequence[str], on_silence: Sequence[str] = ()) -> InstalledEngine | None:
     try:
-        answer = subprocess.run(
-            [*python, "-c", question], capture_output=True, text=True, timeout=60, check=True
-        ).stdout.split()
-    except (OSError, subprocess.SubprocessError):
+        answer = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+    except (OSError, subprocess.SubprocessError) as error:
+        if on_silence and isinstance(error, subprocess.TimeoutExpired):
+            subprocess.run(on_silence, capture_output=True, check=False)
         return None
     return InstalledEngine(version=answer[-1], rules=rules_of(answer[-1])) if answer else None
+
+
+def _as_tagged(program: Sequence[str]) -> InstalledEngine | None:
+    container = container_of(program)
+    try:
+        version = container.version
+    except MalformedError:
+        return None
+    if version is None:
+        return None
+    return InstalledEngine(version=str(version), rules=version, said_by=f"the tag of {container.image}")
 
 
 def rules_of(version: str) -> EngineVersion:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from search_spaces.verdict import Stage
 from tuner import advice
+from tuner.diagnosis_container import of_container
 from tuner.diagnosis_log import SCHEDULER_EXCEPTION, Failure, first_failure, last_lines, plain
 from tuner.diagnosis_rule import Kind, Rule
 from tuner.diagnosis_rules import KERNEL_LOG_RULES, rule_of
@@ -26,10 +27,20 @@ _BY_SIGNAL = {132: "SIGILL", 134: "SIGABRT", 135: "SIGBUS", 136: "SIGFPE", 139: 
 
 # Exceptions by which SGLang refuses a configuration before it touches a GPU's memory in earnest.
 _REFUSALS = re.compile(
-    r"^(?:\w+\.)*(?:(?:AssertionError|ValueError|ZeroDivisionError|NotImplementedError|TypeError|OverflowError)\b"
+    r"^(?:\w+\.)*(?:(?:AssertionError|ValueError|ZeroDivisionError|NotImplementedError|TypeError|OverflowError"
+    r"|ValidationError)\b"
     r"|RuntimeError: .*(?:must be divisible|is not equal to|is not compatible))"
 )
 _REFUSING_STAGES = frozenset({str(Stage.RESOLVE), str(Stage.INIT), str(Stage.WEIGHTS)})
+# What the engine checks only when it sizes the KV cache or captures graphs: there a wrong type is no refusal any more.
+_LATE_REFUSALS = re.compile(r"^(?:\w+\.)*(?:AssertionError|ValueError|NotImplementedError|ValidationError)\b")
+_CAPTURE_FAILED = re.compile(r"^Exception: Capture (?:cuda|CUDA) graph failed")
+_LATE_STAGES = frozenset({str(Stage.KV_POOL), str(Stage.GRAPHS)})
+_ENGINE_ERRORS = re.compile(
+    r"^(?:\w+\.)*(?:KeyError|AttributeError|IndexError|TypeError|NameError|UnboundLocalError|AssertionError|ValueError"
+    r"|NotImplementedError|ValidationError)\b"
+)
+"""By which a program ends that did not foresee something."""
 # Without an exception, what stands further up the log than this is no cause of its end.
 _LAST_WORDS = 40
 _LAST_OF_ALL_RANKS = 16
@@ -71,6 +82,8 @@ def diagnose(ended: Ended) -> Outcome:
             fault=Fault.REFUSED,
             advice=advice.RULES_AT_FAULT,
         )
+    if (of_its_container := of_container(log, exit_code=ended.exit_code, stage=ended.stage)) is not None:
+        return of_its_container
     failure = first_failure(log)
     rule, line = _of_kernel(ended.kernel_log)
     if rule is not None and (rule.fault is Fault.DRIVER or not failure.cause):
@@ -97,7 +110,7 @@ def _of_log(ended: Ended, log: str, failure: Failure) -> Outcome:
         if (rule := rule_of(searched, without=_ALSO_IN_WARNINGS if warns else frozenset())) is not None:
             line = _line_of(rule, searched)
             return _outcome_of(rule, failure.cause or line, failure.evidence or (line,), ended, failure)
-    if failure.cause and ended.stage in _REFUSING_STAGES and _REFUSALS.match(failure.cause):
+    if failure.cause and _refuses(ended.stage, failure):
         return Illegal(
             cause=failure.cause,
             stage=Stage.MODEL if ended.stage == Stage.WEIGHTS else ended.stage,
@@ -107,14 +120,31 @@ def _of_log(ended: Ended, log: str, failure: Failure) -> Outcome:
             rank=failure.rank,
             advice=advice.RULES_AT_FAULT,
         )
+    is_exception = _ENGINE_ERRORS.match(failure.cause) is not None
     return Crashed(
         cause=failure.cause or f"exit code {code}{f' ({signal})' if signal else ''} without an exception in the log",
         stage=ended.stage,
         exit_code=code,
         evidence=failure.evidence or last_lines(log),
-        fault=Fault.NATIVE_CRASH if signal and not failure.cause else Fault.UNKNOWN,
+        fault=Fault.ENGINE_ERROR
+        if is_exception
+        else Fault.NATIVE_CRASH
+        if signal and not failure.cause
+        else Fault.UNKNOWN,
         rank=failure.rank,
+        advice=advice.ENGINE_AT_FAULT if is_exception else "",
     )
+
+
+def _refuses(stage: str, failure: Failure) -> bool:
+    """Whether an exception of this kind says, at this stage, that the engine does not take the configuration."""
+    if stage in _REFUSING_STAGES:
+        return _REFUSALS.match(failure.cause) is not None
+    if stage not in _LATE_STAGES:
+        return False
+    # The engine wraps what fails in capture: model_executor/runner/decode_cuda_graph_runner.py:603.
+    causes = failure.lines if _CAPTURE_FAILED.match(failure.cause) else (failure.cause,)
+    return any(_LATE_REFUSALS.match(cause) for cause in causes)
 
 
 def _searched(log: str, failure: Failure) -> list[str]:

@@ -59,8 +59,13 @@ def first_failure(log: str) -> Failure:
     if not marks:
         marks = [i for i, line in enumerate(lines) if _TRACEBACK in line][: -_MOST_RANKS - 1 : -1]
     found = [_failure(_block(lines, start)) for start in marks]
-    own = (each for each in found if each.cause and not _CONSEQUENCE.search(each.cause))
+    own = (each for each in found if each.cause and not is_consequence(each))
     return next(own, found[0] if found else NO_FAILURE)
+
+
+def is_consequence(failure: Failure) -> bool:
+    """Whether it only says that another process is gone."""
+    return _CONSEQUENCE.search(failure.cause) is not None
 
 
 def last_lines(log: str, count: int = 5) -> tuple[str, ...]:

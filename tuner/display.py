@@ -9,8 +9,17 @@ from typing import Self, assert_never
 from rich.status import Status
 from rich.text import Text
 
-from tuner.events import Event, Notice, RequestsDone, RungMeasured, StageReached, TrialEnded, TrialStarted
-from tuner.objective import Objective
+from tuner.events import (
+    Event,
+    Notice,
+    RequestsDone,
+    RungMeasured,
+    ServerStarted,
+    StageReached,
+    TrialEnded,
+    TrialStarted,
+)
+from tuner.objective import Aim
 from tuner.voice import Voice
 
 _SPINNER_COLUMNS = 4
@@ -20,7 +29,7 @@ class Display:
     """A listener for a study's events. Draws a live line where someone watches; elsewhere only tells of each
     trial's start and end."""
 
-    def __init__(self, voice: Voice, objective: Objective, trials: int) -> None:
+    def __init__(self, voice: Voice, objective: Aim, trials: int) -> None:
         self._voice = voice
         self._objective = objective
         self._trials = trials
@@ -50,6 +59,10 @@ class Display:
                 self._draw("launch")
             case StageReached():
                 self._draw(event.stage)
+            case ServerStarted():
+                if event.stage_s:
+                    spent = ", ".join(f"{stage} {spent_s:.3g} s" for stage, spent_s in event.stage_s.items())
+                    self._say(f"trial {event.number}: started ({spent})")
             case RequestsDone():
                 self._draw(f"concurrency {event.concurrency}: {event.done}/{event.total} requests")
             case RungMeasured():

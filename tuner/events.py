@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from search_spaces.layout import Layout
@@ -23,6 +23,14 @@ class TrialStarted:
 class StageReached:
     number: int
     stage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerStarted:
+    """stage_s: seconds that each stage of the start took."""
+
+    number: int
+    stage_s: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,5 +60,5 @@ class Notice:
     text: str
 
 
-Event = TrialStarted | StageReached | RequestsDone | RungMeasured | TrialEnded | Notice
+Event = TrialStarted | StageReached | ServerStarted | RequestsDone | RungMeasured | TrialEnded | Notice
 Listener = Callable[[Event], None]

@@ -5,20 +5,23 @@ StoppedEarly   some rungs were measured, then the climb was ended on purpose
 Illegal        the engine refuses the layout
 OutOfMemory    at a stage, with the direction in which `mem_fraction_static` has to move
 Crashed        the engine died, or its requests failed
+WrongAnswers   it serves, but computes something else than the reference, or nonsense: no speed counts
 Hung           no progress for longer than the stage allows
 Environment    nothing was learnt about the layout: port, missing model or package, killed from outside
 Interrupted    the tuner itself was stopped
 
 Those in which something failed also say, as far as it is known: `fault`, what it was; `rank`, the first that failed, as
-the log names it (`TP3 EP1`); `advice`, what would get past it; `evidence`, the lines that show it, most telling first.
+the log names it (`TP3 EP1`); `advice`, what would get past it; `evidence`, the lines that show it, most telling first;
+`measurement`, of a load that failed: the rungs below, which are whole.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Literal
 
+from tuner.correctness import Agreement
 from tuner.fault import Fault
 from tuner.measurement import Measurement
 
@@ -89,6 +92,7 @@ class OutOfMemory:
     fault: Fault = Fault.UNKNOWN
     rank: str = ""
     advice: str = ""
+    measurement: Measurement | None = None
     kind: Literal["out of memory"] = "out of memory"
 
     @property
@@ -106,11 +110,31 @@ class Crashed:
     fault: Fault = Fault.UNKNOWN
     rank: str = ""
     advice: str = ""
+    measurement: Measurement | None = None
     kind: Literal["crashed"] = "crashed"
 
     @property
     def summary(self) -> str:
         return f"crashed at {self.stage}: {self.cause}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WrongAnswers:
+    """agreement: how far its answers are from the reference's and from themselves."""
+
+    cause: str
+    agreement: Agreement
+    stage: str = "answers"
+    exit_code: int | None = None
+    evidence: tuple[str, ...] = ()
+    fault: Fault = Fault.WRONG_ANSWERS
+    rank: str = ""
+    advice: str = ""
+    kind: Literal["wrong answers"] = "wrong answers"
+
+    @property
+    def summary(self) -> str:
+        return f"wrong answers: {self.cause}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +146,7 @@ class Hung:
     fault: Fault = Fault.UNKNOWN
     rank: str = ""
     advice: str = ""
+    measurement: Measurement | None = None
     kind: Literal["hung"] = "hung"
 
     @property
@@ -138,6 +163,7 @@ class Environment:
     fault: Fault = Fault.UNKNOWN
     rank: str = ""
     advice: str = ""
+    measurement: Measurement | None = None
     kind: Literal["environment"] = "environment"
 
     @property
@@ -155,11 +181,24 @@ class Interrupted:
         return self.cause
 
 
-Outcome = Measured | StoppedEarly | Illegal | OutOfMemory | Crashed | Hung | Environment | Interrupted
+Outcome = Measured | StoppedEarly | Illegal | OutOfMemory | Crashed | WrongAnswers | Hung | Environment | Interrupted
 
 
 def measurement_of(outcome: Outcome) -> Measurement | None:
+    """Of a climb that nothing failed in."""
     return outcome.measurement if isinstance(outcome, Measured | StoppedEarly) else None
+
+
+def seen_of(outcome: Outcome) -> Measurement | None:
+    """All rungs that were measured, those below the one at which the server failed among them."""
+    return None if isinstance(outcome, Illegal | WrongAnswers | Interrupted) else outcome.measurement
+
+
+def with_rungs(outcome: Outcome, measurement: Measurement) -> Outcome:
+    """The end of a load that failed, with what was measured below."""
+    if not isinstance(outcome, OutOfMemory | Crashed | Hung | Environment) or not measurement.rungs:
+        return outcome
+    return replace(outcome, measurement=measurement)
 
 
 def evidence_of(outcome: Outcome) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.workload import Workload
 from tuner.objective import Objective
-from tuner.outcome import Crashed, Direction, Hung, Illegal, Outcome, OutOfMemory, measurement_of
+from tuner.outcome import Crashed, Direction, Hung, Illegal, Outcome, OutOfMemory, WrongAnswers, measurement_of
 from tuner.predict_trials import Died, MeasuredBest, Trials, shape_of
 from tuner.record import TrialRecord
 from tuner.standing import standings
@@ -48,7 +48,8 @@ def observations_of(records: Iterable[TrialRecord]) -> tuple[Observation, ...]:
             concurrency=rung.concurrency,
             tpot_s=rung.tpot_s.mean,
             ttft_s=rung.ttft_s.mean,
-            output_tok_per_s=rung.output_tok_per_s,
+            # Before the steady window it was that of the whole run, in which the last requests alone count.
+            output_tok_per_s=None if rung.run_output_tok_per_s is None else rung.output_tok_per_s,
         )
         for record in records
         if (measurement := measurement_of(record.outcome)) is not None
@@ -89,6 +90,8 @@ def _how(outcome: Outcome) -> str | None:
             return f"crashed at {outcome.stage}"
         case Hung():
             return f"hung at {outcome.stage}"
+        case WrongAnswers():
+            return "wrong answers"
         case _:
             return None
 

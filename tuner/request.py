@@ -14,7 +14,10 @@ from search_spaces.layout import Layout
 from search_spaces.model import Model
 from search_spaces.workload import Workload
 from tuner.engine import Engine
-from tuner.objective import Objective
+from tuner.load_mix import LoadMix
+from tuner.measurement import FIGURES
+from tuner.objective import Aim
+from tuner.secret_words import masked_words
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,9 +25,11 @@ class Request:
     """model_path: what `--model-path` gets. trials: live trials of the study in all, earlier ones included.
     budget_s: wall seconds for this call; None for no limit. pins: layout fields held fixed.
     storage_url, tracking_uri: where Optuna and MLflow keep what they are told. port: 0 for any free one.
+    hosts: other machines on which the servers run, as ssh knows them; none for this one.
+    confirmations: how often each finalist is measured again. probes_correctness: whether answers are judged.
     """
 
-    objective: Objective
+    objective: Aim
     model: Model
     model_path: str
     cluster: Cluster
@@ -38,9 +43,13 @@ class Request:
     budget_s: float | None = None
     seed: int = 0
     port: int = 0
+    hosts: tuple[str, ...] = ()
+    confirmations: int = 2
+    probes_correctness: bool = True
     baseline: Layout | None = None
     pins: Mapping[str, int | float | str] = field(default_factory=dict)
     study_name: str = ""
+    mix: LoadMix = field(default_factory=LoadMix)
     space_key: str = ""
     """Of the layouts that are searched: a study belongs to one set of them."""
 
@@ -54,9 +63,11 @@ class Request:
             "cluster": self.cluster.name,
             "engine": self.engine.name,
             "engine_version": self.engine.shown_version,
-            "engine_program": [] if self.engine.is_simulated else list(self.engine.program),
-            "engine_args": list(self.engine.extra_args),
+            "engine_program": [] if self.engine.is_simulated else list(masked_words(self.engine.program)),
+            "engine_args": list(masked_words(self.engine.extra_args)),
             "workload": asdict(self.workload),
+            "load": self.mix.identity,
+            "figures": FIGURES,
         }
 
     @property
@@ -70,13 +81,17 @@ class Request:
         return _digest([socket.gethostname() if is_file else "", self.storage_url])
 
     @property
+    def hosts_told(self) -> str:
+        return ", ".join(self.hosts) or "this machine"
+
+    @property
     def study(self) -> str:
         """The study's name: given, or made of what was asked, so that the same command finds it again."""
         if self.study_name:
             return self.study_name
         asked = {
             **self.context,
-            "objective": self.objective,
+            "objective": self.objective.identity,
             "pins": dict(self.pins),
             "baseline": None if self.baseline is None else asdict(self.baseline),
             "space": self.space_key,

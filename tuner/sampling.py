@@ -11,7 +11,7 @@ study goes on in another process where it was.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,9 @@ Params = Mapping[str, Any]
 
 OUTCOME_ATTR = "outcome"
 """Trial user attribute: the kind of the outcome, as `tuner.outcome` names it."""
+DIRECTION_ATTR = "direction"
+"""Trial user attribute, of one that ran out of memory: what would get past it, as `tuner.outcome.Direction` says it."""
+WRONG = "wrong answers"
 COUNTED = frozenset({"environment", "killed"})
 MAX_TRIES = 2
 """A layout whose trial was ended by the environment, or with its tuner, is tried once more, not for ever. What a
@@ -56,13 +59,15 @@ _DIMENSIONS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """score: log of the predicted objective, larger is better, whatever the objective's direction.
-    chance: that it works at all, as far as is known before any trial.
+    """score: log of the predicted objective, larger is better, whatever the objective's direction. chance: that it
+    works at all, as far as is known before any trial. room_bytes: what the memory model leaves where it may run out, by
+    the direction that would get past it.
     """
 
     layout: Layout
     score: float
     chance: float = 1.0
+    room_bytes: Mapping[str, float] = field(default_factory=dict)
 
 
 class LayoutSampler(BaseSampler):
@@ -78,6 +83,7 @@ class LayoutSampler(BaseSampler):
         if len(self._index) != len(candidates):
             raise ValueError("candidates must differ")
         self._prior = np.array([c.score for c in candidates])
+        self._room_bytes = [c.room_bytes for c in candidates]
         self._chance = np.array([c.chance for c in candidates])
         self._features = _features(self._params, self._dimensions)
         self._noise = noise
@@ -154,7 +160,7 @@ class LayoutSampler(BaseSampler):
             if t.state is TrialState.COMPLETE and t.value is not None and t.value > 0:
                 measured.append((i, sign * float(np.log(t.value))))
                 attempts.append((i, 1.0))
-            elif t.state is TrialState.PRUNED:
+            elif t.state in (TrialState.PRUNED, TrialState.COMPLETE):  # a value of 0: its limits hold nowhere
                 attempts.append((i, 0.0))
         observed = np.array([i for i, _ in measured], dtype=int)
         scores = np.array([s for _, s in measured])
@@ -167,9 +173,33 @@ class LayoutSampler(BaseSampler):
         promise = gain * self._chance * success_probability(self._features, tried, worked)
         open_ = self.open_candidates(trials)
         known_twins = {self._family(i) for i, _ in measured}
-        fresh = [i for i in open_ if self._family(i) not in known_twins]
+        fresh = {i for i in open_ if self._family(i) not in known_twins}
+        doomed = self._doomed(trials)
         # Ties, and gains too small to tell apart, fall back on the believed score.
-        return max(fresh or open_, key=lambda i: (promise[i], mean[i]))
+        return max(open_, key=lambda i: (i not in doomed, i in fresh, promise[i], mean[i]))
+
+    def _doomed(self, trials: Sequence[FrozenTrial]) -> set[int]:
+        """Candidates that come last: those to which the memory model leaves no more than to one that ran out of memory
+        on this host, unless it left even less to one that worked; and those that differ from one that answered wrongly
+        in their memory fraction alone.
+        """
+        tried = list(self._tried(trials))
+        worked = [i for i, t in tried if t.state is TrialState.COMPLETE]
+        wrong = {self._split(i) for i, t in tried if t.user_attrs.get(OUTCOME_ATTR) == WRONG}
+        doomed = {i for i in range(len(self._params)) if self._split(i) in wrong}
+        died: dict[str, list[int]] = {}
+        for i, t in tried:
+            if direction := t.user_attrs.get(DIRECTION_ATTR):
+                died.setdefault(direction, []).append(i)
+        for direction, ended in died.items():
+            room = {i: each[direction] for i, each in enumerate(self._room_bytes) if direction in each}
+            least = min((room[i] for i in worked if i in room), default=float("inf"))
+            most = max((room[i] for i in ended if i in room and room[i] < least), default=float("-inf"))
+            doomed |= {i for i, bytes_ in room.items() if bytes_ <= most}
+        return doomed
+
+    def _split(self, i: int) -> tuple[Any, ...]:
+        return tuple(v for name, v in self._params[i].items() if name != "mem_fraction_static")
 
     def _family(self, i: int) -> tuple[Any, ...]:
         """Equal for twins: where more or less memory makes no difference to the score, one of them is enough."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ParamSpec, TypeVar
 
@@ -14,32 +16,47 @@ from search_spaces.errors import UserError
 from search_spaces.layout import Layout
 from search_spaces.space import Space
 from tuner import report, report_text
-from tuner.events import Listener, Notice, RequestsDone, RungMeasured, StageReached, TrialEnded, TrialStarted
+from tuner.confirming import next_to_confirm
+from tuner.correctness_judge import AnswerJudge
+from tuner.events import Listener, Notice, TrialEnded, TrialStarted
+from tuner.goodput import Goodput
+from tuner.lessons import lessons
 from tuner.locks import only_one, while_stores_open
 from tuner.measurement import Rung
 from tuner.outcome import Environment, Interrupted
+from tuner.patience import Patience
+from tuner.preflight import NOTHING_TO_CHECK, Preflight
 from tuner.record import Origin, TrialRecord
+from tuner.relay import Relay
+from tuner.report_judged import pool_doubt
 from tuner.request import Request
 from tuner.sampling import MAX_TRIES, LayoutSampler, Scored
+from tuner.secret_words import masked, masked_words, secret_values
 from tuner.servers.protocol import Launch, Launcher
-from tuner.sifting import Sifted
-from tuner.standing import finalists, standings
+from tuner.sifting import Sifted, room_bytes
+from tuner.standing import standings
 from tuner.study_result import StudyResult
 from tuner.study_store import KILLED, StudyStore
 from tuner.tracking import Tracker, TrackingError
-from tuner.trial import Patience, Trial, TrialResult, Watcher
+from tuner.trial import Trial, TrialResult
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 HOST = "127.0.0.1"
-CONFIRMATIONS = 3
 ENVIRONMENT_ENDS_IN_A_ROW = 3
 """After so many trials that the environment ended, more of them will not help."""
 
 
 def run_study(
-    request: Request, space: Space, sifted: Sifted, *, launcher: Launcher, patience: Patience, listener: Listener
+    request: Request,
+    space: Space,
+    sifted: Sifted,
+    *,
+    launcher: Launcher,
+    patience: Patience,
+    listener: Listener,
+    preflight: Preflight = NOTHING_TO_CHECK,
 ) -> StudyResult:
     """Runs or resumes the study of `request` over what of `space` was found to fit.
 
@@ -47,13 +64,16 @@ def run_study(
     study resumable, its runs ended and no server behind.
     """
     sampler = LayoutSampler(
-        [Scored(layout=f.requested, score=f.score, chance=f.chance) for f in sifted.fitting.values()]
+        [
+            Scored(layout=f.requested, score=f.score, chance=f.chance, room_bytes=room_bytes(f.prediction.memory))
+            for f in sifted.fitting.values()
+        ]
     )
-    with only_one(request):
+    with only_one(request), preflight.locked():
         with while_stores_open(request):
             store = StudyStore(request, sampler)
             tracker = Tracker.open(request)
-        search = _Search(request, space, sifted, store, tracker, launcher, patience, listener)
+        search = _Search(request, space, sifted, store, tracker, launcher, patience, listener, preflight)
         return search.run()
 
 
@@ -68,6 +88,7 @@ class _Search:
         launcher: Launcher,
         patience: Patience,
         listener: Listener,
+        preflight: Preflight,
     ) -> None:
         self._request = request
         self._space = space
@@ -77,7 +98,9 @@ class _Search:
         self._tracker = tracker
         self._launcher = launcher
         self._patience = patience
-        self.tell = listener
+        self._preflight = preflight
+        self._answer_judge = self._judge_of_answers() if request.probes_correctness else None
+        self._tell = listener
         self._deadline = None if request.budget_s is None else time.monotonic() + request.budget_s
 
     def run(self) -> StudyResult:
@@ -132,7 +155,7 @@ class _Search:
 
     def _settle_and_adopt(self) -> None:
         for record in self._store.settle():
-            self.tell(
+            self._tell(
                 Notice(
                     text=f"trial {record.number} ({record.requested.label}) was running when the tuner was killed: "
                     "settled as interrupted; its layout may be tried once more"
@@ -143,7 +166,7 @@ class _Search:
             self._tracked(self._tracker.record_reused, record)
         if adopted:
             sources = sorted({r.reused_from.split("#")[0] for r in adopted})
-            self.tell(Notice(text=f"reusing {len(adopted)} trials of {', '.join(sources)}: they are not run again"))
+            self._tell(Notice(text=f"reusing {len(adopted)} trials of {', '.join(sources)}: they are not run again"))
 
     def _enqueue_what_it_is_compared_with(self) -> None:
         """The baseline and the user's own layout come first, and again where a try taught nothing."""
@@ -153,6 +176,11 @@ class _Search:
         ):
             if layout is not None and self._wants(layout):
                 self._store.enqueue(layout, origin)
+
+    def _enqueue_what_ends_ask_for(self) -> None:
+        for lesson in lessons(self._store.records(), self._fitting):
+            if self._store.enqueue(lesson.layout, lesson.origin):
+                self._notice(lesson.told)
 
     def _wants(self, layout: Layout) -> bool:
         """Whether a live trial of `layout` can still teach something, and has not failed to too often."""
@@ -173,7 +201,10 @@ class _Search:
             if self._out_of_time():
                 stopped = "the time budget is used up"
                 break
+            if fault := self._preflight.fault(self._notice):
+                return f"ended by the environment, before a server was started: {fault}"
             self._enqueue_what_it_is_compared_with()
+            self._enqueue_what_ends_ask_for()
             record = self._one_trial(run_id)
             if record is None:
                 stopped = "every layout that fits has been tried"
@@ -185,22 +216,21 @@ class _Search:
         return stopped
 
     def _confirm(self, run_id: str) -> None:
-        """Measures the leaders again: the order of single runs may be noise.
-
-        A second run may dethrone a leader, so the next one is asked too, a few times at most. A runner-up that
-        is far behind, or that is the leader with another memory fraction, decides nothing.
-        """
-        while True:
-            records = self._store.records()
-            again = [r.requested for r in records if r.origin is Origin.CONFIRMATION]
-            standing = finalists(standings(records, self._request.objective), self._request.objective)
-            single = [
-                s for s in standing if len(s.values) == 1 and s.requested in self._fitting and s.requested not in again
-            ]
-            if not single or self._out_of_time() or len(again) >= CONFIRMATIONS:
+        """Measures the finalists again, in turn: the order of single runs may be noise."""
+        while not self._out_of_time():
+            layout = next_to_confirm(
+                self._store.records(),
+                self._request.objective,
+                rounds=self._request.confirmations,
+                may_run=lambda layout: layout in self._fitting,
+            )
+            if layout is None or self._preflight.fault(self._notice):
                 return
-            self._store.enqueue(single[0].requested, Origin.CONFIRMATION)
+            self._store.enqueue(layout, Origin.CONFIRMATION)
             self._one_trial(run_id)
+
+    def _notice(self, text: str) -> None:
+        self._tell(Notice(text=text))
 
     def _out_of_time(self) -> bool:
         return self._deadline is not None and time.monotonic() > self._deadline
@@ -225,7 +255,7 @@ class _Search:
             outcome=Interrupted(cause="running"),
             value=None,
             prediction=chosen.prediction,
-            command=command,
+            command=masked_words(command),
             duration_s=0.0,
         )
         log_path = Path(request.work_dir) / request.study / str(trial.number) / "server.log"
@@ -234,7 +264,8 @@ class _Search:
         result = TrialResult(outcome=record.outcome, requests={}, duration_s=0.0)
         try:
             record = self._announced(trial, record)
-            result = self._trial().run(launch, chosen.effective, _Relay(self, record))
+            relay = Relay(record.number, self._tell, partial(self._log_rung, record))
+            result = self._trial().run(launch, chosen.effective, relay)
         except KeyboardInterrupt:
             result = replace(
                 result,
@@ -245,7 +276,11 @@ class _Search:
         except BaseException as error:
             result = replace(
                 result,
-                outcome=Interrupted(cause=f"the tuner failed: {type(error).__name__}: {error}"),
+                outcome=Interrupted(
+                    cause=masked(
+                        f"the tuner failed: {type(error).__name__}: {error}", secret_values(command, os.environ)
+                    )
+                ),
                 duration_s=time.monotonic() - began_s,
             )
             raise
@@ -257,11 +292,19 @@ class _Search:
                 value=request.objective.value_of(result.outcome),
             )
             self._store.tell(trial, record)
-            self._tracked(self._tracker.end_trial, record, rung_requests=result.requests, log_path=log_path)
+            self._tracked(
+                self._tracker.end_trial,
+                record,
+                rung_requests=result.requests,
+                log_path=log_path,
+                stage_s=result.stage_s,
+            )
             best = standings(self._store.records(), request.objective)
             if best and record.value is not None:
                 self._tracked(self._tracker.log_best, run_id, record.number, best[0].value)
-            self.tell(TrialEnded(record=record, best=best[0] if best else None))
+            self._tell(TrialEnded(record=record, best=best[0] if best else None))
+            if doubt := pool_doubt(record):
+                self._notice(f"trial {record.number}: {doubt}")
         if result.interrupted:
             raise KeyboardInterrupt
         return record
@@ -281,12 +324,12 @@ class _Search:
         record = replace(record, run_id=run_id or "")
         self._store.keep(trial, record)
         predicted = self._request.objective.predicted_by(record.prediction)
-        self.tell(
+        self._tell(
             TrialStarted(number=record.number, layout=record.requested, origin=record.origin, predicted=predicted)
         )
         return record
 
-    def log_rung(self, record: TrialRecord, rung: Rung) -> None:
+    def _log_rung(self, record: TrialRecord, rung: Rung) -> None:
         if record.run_id:
             self._tracked(self._tracker.log_rung, record.run_id, rung)
 
@@ -295,7 +338,7 @@ class _Search:
         try:
             return write(*args, **kwargs)
         except TrackingError as error:
-            self.tell(Notice(text=f"MLflow did not take a write, the study goes on: {error}"))
+            self._tell(Notice(text=f"MLflow did not take a write, the study goes on: {error}"))
             return None
 
     def _trial(self) -> Trial:
@@ -307,26 +350,20 @@ class _Search:
             seed=self._request.seed,
             patience=self._patience,
             deadline=self._deadline,
+            mix=self._request.mix,
+            limits=self._request.objective.limits if isinstance(self._request.objective, Goodput) else (),
+            preflight=self._preflight,
+            answer_judge=self._answer_judge,
+        )
+
+    def _judge_of_answers(self) -> AnswerJudge:
+        return AnswerJudge(
+            model=self._request.model,
+            workload=self._request.workload,
+            baseline=self._space.baseline.effective,
+            reference=self._store.reference(),
+            keep=self._store.keep_reference,
         )
 
 
 _EXTRA = frozenset({Origin.REUSED, Origin.CONFIRMATION})
-
-
-class _Relay(Watcher):
-    """Passes on what a trial tells, to whoever shows it and to the record."""
-
-    def __init__(self, search: _Search, record: TrialRecord) -> None:
-        self._search = search
-        self._record = record
-
-    def on_stage(self, stage: str) -> None:
-        self._search.tell(StageReached(number=self._record.number, stage=stage))
-
-    def on_requests(self, concurrency: int, done: int, total: int) -> None:
-        number = self._record.number
-        self._search.tell(RequestsDone(number=number, concurrency=concurrency, done=done, total=total))
-
-    def on_rung(self, rung: Rung) -> None:
-        self._search.log_rung(self._record, rung)
-        self._search.tell(RungMeasured(number=self._record.number, rung=rung))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from cost_models.estimate import predict_all, predict_if_it_fits
-from cost_models.memory_types import DoesNotFit
+from cost_models.memory_types import DoesNotFit, Memory
 from cost_models.prediction import Prediction
 from cost_models.setting import Setting
 from search_spaces.errors import CannotRunError
@@ -16,6 +16,7 @@ from search_spaces.sglang.flags import from_argv
 from search_spaces.space import Candidate, Space
 from search_spaces.verdict import Stage
 from tuner.checking import Server, check_layout
+from tuner.outcome import Direction
 from tuner.request import Request
 
 _TIGHT_CHANCE = 0.5
@@ -45,6 +46,15 @@ class Sifted:
 
     fitting: Mapping[Layout, Fitting]
     does_not_fit: tuple[DoesNotFit, ...]
+
+
+def room_bytes(memory: Memory) -> dict[str, float]:
+    """What the memory model leaves where a server may run out of memory, by the direction that would get past it."""
+    return {
+        Direction.LOWER_FRACTION: memory.headroom_bytes - memory.need_bytes,
+        Direction.RAISE_FRACTION: memory.kv_pool_bytes,
+        Direction.SPLIT_FURTHER: memory.total_bytes - memory.reserve_bytes - memory.weight_bytes,
+    }
 
 
 def sift(request: Request, space: Space) -> Sifted:
@@ -96,5 +106,5 @@ def _may_fit(candidate: Candidate, request: Request) -> bool:
 
 
 def _score(request: Request, prediction: Prediction) -> float:
-    value = math.log(request.objective.predicted_by(prediction))
+    value = math.log(request.objective.promise(prediction))
     return (value if request.objective.maximise else -value) - _CAUTION * prediction.unproven_deviation

@@ -24,6 +24,8 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 
 from search_spaces.errors import UnknownNameError, UserError
 from search_spaces.layout import Layout
+from tuner.correctness import Reference, reference_from_json, reference_to_json
+from tuner.measurement import FIGURES
 from tuner.outcome import (
     Crashed,
     Environment,
@@ -34,14 +36,16 @@ from tuner.outcome import (
     Outcome,
     OutOfMemory,
     StoppedEarly,
+    WrongAnswers,
     measurement_of,
 )
 from tuner.record import Origin, TrialRecord, from_json, to_json
 from tuner.request import Request
-from tuner.sampling import OUTCOME_ATTR, LayoutSampler
+from tuner.sampling import DIRECTION_ATTR, OUTCOME_ATTR, LayoutSampler
 
 CONTEXT_ATTR = "context"
 RECORD_ATTR = "record"
+REFERENCE_ATTR = "reference answers"
 ORIGIN_ATTR = "origin"
 FEASIBLE = "fits and works"
 UNKNOWN_SHORTFALL = 1.0
@@ -115,11 +119,12 @@ class StudyStore:
         self.resumed = request.study in existing
         if self.resumed:
             attrs = existing[request.study].user_attrs
-            asked = (request.context_key, str(objective), request.space_key)
+            asked = (request.context_key, objective.identity, request.space_key)
             if (attrs.get(CONTEXT_ATTR), attrs.get("objective"), attrs.get("space")) != asked:
                 raise UserError(
                     f"study {request.study!r} exists for another question (objective {attrs.get('objective')}, "
-                    f"{attrs.get('asked', 'unknown')}, or another load, engine or space of layouts); "
+                    f"{attrs.get('asked', 'unknown')}, or another load, engine, space of layouts or definition of its "
+                    "figures); "
                     "give this one another --study name"
                 )
         self._study = optuna.create_study(
@@ -132,10 +137,11 @@ class StudyStore:
         )
         if not self.resumed:
             self._study.set_user_attr(CONTEXT_ATTR, request.context_key)
-            self._study.set_user_attr("objective", str(objective))
+            self._study.set_user_attr("objective", objective.identity)
             self._study.set_user_attr("space", request.space_key)
             self._study.set_user_attr("asked", f"{request.model.name} on {request.cluster.name}")
-            self._study.set_user_attr("load", asdict(request.workload))
+            self._study.set_user_attr("load", asdict(request.workload) | {"mix": request.mix.words})
+            self._study.set_user_attr("figures", FIGURES)
         self._distributions = sampler.distributions
 
     def settle(self) -> list[TrialRecord]:
@@ -152,12 +158,14 @@ class StudyStore:
             self._study.tell(t.number, state=TrialState.FAIL)
         return settled
 
-    def enqueue(self, layout: Layout, origin: Origin) -> None:
-        """Has `layout` asked for before the sampler chooses; nothing where it waits already."""
+    def enqueue(self, layout: Layout, origin: Origin) -> bool:
+        """Has `layout` asked for before the sampler chooses; nothing, and False, where it waits already."""
         params = self._sampler.params_of(layout)
         waiting = self._study.get_trials(deepcopy=False, states=(TrialState.WAITING,))
-        if not any(t.system_attrs.get("fixed_params") == params for t in waiting):
-            self._study.enqueue_trial(params, user_attrs={ORIGIN_ATTR: str(origin)})
+        if any(t.system_attrs.get("fixed_params") == params for t in waiting):
+            return False
+        self._study.enqueue_trial(params, user_attrs={ORIGIN_ATTR: str(origin)})
+        return True
 
     def ask(self) -> tuple[Trial, Layout, Origin] | None:
         """The next trial, its layout and why it is tried; None when every candidate has been tried."""
@@ -181,7 +189,8 @@ class StudyStore:
     def tell(self, trial: Trial, record: TrialRecord) -> None:
         """A value, pruned, infeasible with how much, or failed for the environment."""
         trial.set_user_attr(RECORD_ATTR, to_json(record))
-        trial.set_user_attr(OUTCOME_ATTR, record.outcome.kind)
+        for name, value in _ended(record.outcome).items():
+            trial.set_user_attr(name, value)
         measurement = measurement_of(record.outcome)
         if measurement is not None and self._request.objective.maximise:
             for rung in measurement.rungs:
@@ -190,6 +199,23 @@ class StudyStore:
         if shortfall is not None:
             trial.set_constraint(FEASIBLE, shortfall)
         self._study.tell(trial, record.value if state is TrialState.COMPLETE else None, state=state)
+
+    def keep_reference(self, reference: Reference) -> None:
+        """Writes down the answers that the study's others are compared with."""
+        self._study.set_user_attr(REFERENCE_ATTR, reference_to_json(reference))
+
+    def reference(self) -> Reference | None:
+        """The study's own, else that of another study of its context, a baseline's if there is one."""
+        own = _reference_of(self._study.user_attrs)
+        if own is not None:
+            return own
+        others = (
+            _reference_of(summary.user_attrs)
+            for summary in optuna.get_all_study_summaries(self._storage)
+            if summary.user_attrs.get(CONTEXT_ATTR) == self._request.context_key
+        )
+        found = [each for each in others if each is not None]
+        return next((each for each in found if each.is_baseline), found[0] if found else None)
 
     def records(self) -> list[TrialRecord]:
         """Of every trial that ended, in the order in which they were asked for."""
@@ -222,7 +248,7 @@ class StudyStore:
                     distributions=dict(self._distributions),
                     value=value,
                     constraints=None if shortfall is None else {FEASIBLE: shortfall},
-                    user_attrs={RECORD_ATTR: to_json(taken), OUTCOME_ATTR: taken.outcome.kind},
+                    user_attrs={RECORD_ATTR: to_json(taken), **_ended(taken.outcome)},
                 )
             )
             adopted.append(taken)
@@ -277,18 +303,34 @@ def stored_study(url: str, name: str) -> StoredStudy:
     )
 
 
+def _ended(outcome: Outcome) -> dict[str, str]:
+    """What the sampler goes by, as trial attributes."""
+    direction = {DIRECTION_ATTR: str(outcome.direction)} if isinstance(outcome, OutOfMemory) else {}
+    return {OUTCOME_ATTR: outcome.kind, **direction}
+
+
 def _told(outcome: Outcome, value: float | None) -> tuple[TrialState, float | None]:
     """Optuna's state, and by how much the layout is infeasible (in GiB for memory; positive: infeasible)."""
+    if value is not None:
+        return TrialState.COMPLETE, None
     match outcome:
         case Measured() | StoppedEarly():
-            return (TrialState.COMPLETE if value is not None else TrialState.FAIL), None
+            return TrialState.FAIL, None
         case OutOfMemory():
             gib = outcome.shortfall_bytes / _GIB if outcome.shortfall_bytes else UNKNOWN_SHORTFALL
             return TrialState.PRUNED, gib
-        case Illegal() | Crashed() | Hung():
+        case Illegal() | Crashed() | Hung() | WrongAnswers():
             return TrialState.PRUNED, UNKNOWN_SHORTFALL
         case Environment() | Interrupted():
             return TrialState.FAIL, None
+
+
+def _reference_of(attrs: Mapping[str, Any]) -> Reference | None:
+    text = attrs.get(REFERENCE_ATTR)
+    try:
+        return reference_from_json(text) if text else None
+    except ValidationError:
+        return None  # written by another version of this tool
 
 
 def _record_of(trial: FrozenTrial) -> TrialRecord | None:

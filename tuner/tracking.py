@@ -6,22 +6,27 @@ import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 
 from cost_models.prediction import Prediction
 from search_spaces.layout import Layout
-from tuner.measurement import RequestTiming, Rung
+from tuner.measurement import RequestTiming, Rung, RungKey
 from tuner.outcome import Interrupted, measurement_of
 from tuner.record import Origin, TrialRecord, to_json
 from tuner.request import Request
+from tuner.servers.nodes import files_of
 from tuner.tracking_fields import (
     asked_tags,
+    doubts_tag,
     layout_params,
     layout_tags,
     marks,
     outcome_tags,
+    place_params,
     run_name,
     rung_points,
     setting_params,
+    start_points,
     status_of,
     trial_name,
     trial_points,
@@ -152,7 +157,8 @@ class Tracker:
             _PARENT_TAG: self._study_run_id,
         }
         run_id = self._store.create_run(trial_name(self._request, number, effective), tags=tags)
-        self._store.log(run_id, params=layout_params(effective) | setting_params(self._request))
+        params = layout_params(effective) | setting_params(self._request) | place_params(self._request)
+        self._store.log(run_id, params=params)
         return run_id
 
     def log_rung(self, run_id: str, rung: Rung) -> None:
@@ -164,10 +170,11 @@ class Tracker:
         self,
         record: TrialRecord,
         *,
-        rung_requests: Mapping[int, Sequence[RequestTiming]],
+        rung_requests: Mapping[RungKey, Sequence[RequestTiming]],
         log_path: Path | None,
+        stage_s: Mapping[str, float] = MappingProxyType({}),
     ) -> str:
-        """Completes the trial's run and ends it; returns its id.
+        """Completes the trial's run and ends it; returns its id. stage_s: seconds of each stage of the server's start.
 
         Rungs that `log_rung` could not write are written now, and a record without a run gets one, so that
         a store that was away for a while misses nothing. The run is ended even when a file is refused.
@@ -176,13 +183,14 @@ class Tracker:
             record.number, record.requested, record.effective, record.origin, {}
         )
         self._conclude(run_id, record, trial_note(self._request, record))
+        self._store.log(run_id, points=start_points(stage_s))
         texts = {"launch.txt": launch_text(record.command), "trial.json": to_json(record)}
         if (measurement := measurement_of(record.outcome)) is not None:
             texts["measurement.json"] = measurement_json(measurement)
         if any(rung_requests.values()):
             texts[_REQUESTS] = requests_table(rung_requests)
-        if log_path is not None and (log := log_tail(log_path)) is not None:
-            texts["server.log"] = log
+        if log_path is not None:
+            texts |= {path.name: log for path in files_of(log_path) if (log := log_tail(path)) is not None}
         try:
             for name, text in texts.items():
                 self._store.attach(run_id, name, text)
@@ -209,7 +217,8 @@ class Tracker:
             points += [
                 point for rung in measurement.rungs if rung.concurrency not in logged for point in rung_points(rung)
             ]
-        self._store.log(run_id, tags={**outcome_tags(record.outcome), NOTE_TAG: note}, points=points)
+        tags = {**outcome_tags(record.outcome), **doubts_tag(record.outcome), NOTE_TAG: note}
+        self._store.log(run_id, tags=tags, points=points)
 
     def log_best(self, run_id: str, number: int, value: float) -> None:
         """The best value of the study's objective after trial `number`, SI."""

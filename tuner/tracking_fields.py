@@ -6,12 +6,15 @@ Metric names carry their units. Times are the engine's: wall seconds, or those o
 from __future__ import annotations
 
 import dataclasses
+import re
 import shlex
+from collections.abc import Mapping
 from typing import assert_never
 
 from cost_models.prediction import Prediction
 from search_spaces.layout import Layout
-from tuner.measurement import Measurement, Rung
+from tuner.goodput import Goodput
+from tuner.measurement import FIGURES, Measurement, RateRung, Rung, Spread
 from tuner.outcome import (
     Crashed,
     Environment,
@@ -22,14 +25,19 @@ from tuner.outcome import (
     Outcome,
     OutOfMemory,
     StoppedEarly,
+    WrongAnswers,
     advice_of,
     evidence_of,
     fault_of,
     measurement_of,
     rank_of,
+    seen_of,
 )
 from tuner.record import TrialRecord
+from tuner.report_judged import agreement_of
+from tuner.report_rungs import rung_name
 from tuner.request import Request
+from tuner.secret_words import masked_words
 from tuner.tracking_store import Point, RunStatus, without_password
 
 _GIB = 2**30
@@ -74,11 +82,20 @@ def setting_params(request: Request) -> dict[str, object]:
         "cluster_gpus": cluster.num_gpus,
         "engine": request.engine.name,
         "engine_version": request.engine.shown_version,
-        "engine_args": shlex.join(request.engine.extra_args) or "none",
+        "engine_args": shlex.join(masked_words(request.engine.extra_args)) or "none",
         "input_tokens": workload.input_tokens,
         "output_tokens": workload.output_tokens,
         "concurrencies": ",".join(map(str, workload.concurrencies)),
+        "requests": request.mix.words or "all alike",
+        "request_rates": ",".join(f"{rate:g}" for rate in request.mix.request_rates) or "none",
+        "limits": request.objective.limits_told if isinstance(request.objective, Goodput) else "none",
+        "throughput_is_of": FIGURES,
     }
+
+
+def place_params(request: Request) -> dict[str, object]:
+    """Where a trial's server runs. Not of the study: it may go on elsewhere."""
+    return {"hosts": request.hosts_told}
 
 
 def asked_tags(request: Request) -> dict[str, str]:
@@ -88,6 +105,7 @@ def asked_tags(request: Request) -> dict[str, str]:
         "tune.budget_s": "none" if request.budget_s is None else f"{request.budget_s:g}",
         "tune.seed": str(request.seed),
         "tune.model_path": request.model_path,
+        "tune.hosts": request.hosts_told,
         "tune.pins": ", ".join(f"{k}={v}" for k, v in request.pins.items()) or "none",
         "tune.baseline": "none" if request.baseline is None else request.baseline.label,
         "tune.storage": without_password(request.storage_url),
@@ -140,7 +158,7 @@ def outcome_tags(outcome: Outcome) -> dict[str, str]:
             tags["tune.cause"] = outcome.reason
         case OutOfMemory():
             tags |= {"tune.cause": outcome.cause, "tune.stage": outcome.stage, "tune.direction": outcome.direction}
-        case Illegal() | Crashed() | Environment():
+        case Illegal() | Crashed() | WrongAnswers() | Environment():
             tags |= {"tune.cause": outcome.cause, "tune.stage": outcome.stage}
         case Hung():
             tags |= {"tune.cause": outcome.summary, "tune.stage": outcome.stage}
@@ -150,14 +168,23 @@ def outcome_tags(outcome: Outcome) -> dict[str, str]:
             assert_never(outcome)
     if isinstance(outcome, Illegal | OutOfMemory | Crashed | Environment) and outcome.exit_code is not None:
         tags["tune.exit_code"] = str(outcome.exit_code)
+    tags |= _answers_tag(outcome)
     failed = {"tune.fault": fault_of(outcome) or "", "tune.rank": rank_of(outcome), "tune.advice": advice_of(outcome)}
     return tags | {name: text for name, text in failed.items() if text}
+
+
+def _answers_tag(outcome: Outcome) -> dict[str, str]:
+    agreement = agreement_of(outcome)
+    if agreement is None:
+        return {}
+    agrees = "wrong" if isinstance(outcome, WrongAnswers) else "agree" if agreement.against else "the reference"
+    return {"tune.answers": agrees, "tune.answers_compared_with": agreement.against}
 
 
 def status_of(outcome: Outcome) -> RunStatus:
     """FINISHED where something was learnt about the layout, however the trial went."""
     match outcome:
-        case Measured() | StoppedEarly() | Illegal() | OutOfMemory() | Crashed() | Hung():
+        case Measured() | StoppedEarly() | Illegal() | OutOfMemory() | Crashed() | WrongAnswers() | Hung():
             return "FINISHED"
         case Environment():
             return "FAILED"
@@ -168,16 +195,60 @@ def status_of(outcome: Outcome) -> RunStatus:
 
 
 def rung_points(rung: Rung) -> list[Point]:
-    """Series over concurrency."""
+    """Series over concurrency: throughput of the steady window, and of the whole run beside it."""
     values = {
         "output_tok_per_s": rung.output_tok_per_s,
-        "tpot_mean_ms": rung.tpot_s.mean * 1e3,
-        "tpot_p99_ms": rung.tpot_s.p99 * 1e3,
-        "ttft_mean_ms": rung.ttft_s.mean * 1e3,
-        "ttft_p50_ms": rung.ttft_s.p50 * 1e3,
-        "ttft_p99_ms": rung.ttft_s.p99 * 1e3,
+        "window_s": rung.window_s,
+        "run_output_tok_per_s": rung.run_output_tok_per_s,
+        "requests_per_s": rung.requests_per_s,
+        "num_requests": rung.num_requests,
+        **_times_ms(rung.ttft_s, rung.tpot_s),
+        "within_limits_share": rung.within,
+        "num_doubts": len(rung.doubts),
+        "client_core_share": rung.client.core if rung.client is not None else None,
+        "client_late_p99_ms": rung.client.late_p99_s * 1e3 if rung.client is not None else None,
     }
-    return [Point(name=f"sweep/{n}", value=v, step=rung.concurrency) for n, v in values.items()]
+    return [Point(name=f"sweep/{n}", value=v, step=rung.concurrency) for n, v in values.items() if v is not None]
+
+
+def rate_points(rung: RateRung) -> list[Point]:
+    """Series over the request rate; the step, which is a whole number, is in thousandths of a request per second."""
+    values = {
+        "requests_per_s": rung.requests_per_s,
+        "num_requests": rung.num_requests,
+        "num_failed": rung.num_failed,
+        "output_tok_per_s": rung.output_tok_per_s,
+        **_times_ms(rung.ttft_s, rung.tpot_s),
+        "within_limits_share": rung.within,
+        "num_doubts": len(rung.doubts),
+    }
+    step = round(rung.requests_per_s * 1e3)
+    return [Point(name=f"rate/{n}", value=v, step=step) for n, v in values.items() if v is not None]
+
+
+def _times_ms(ttft_s: Spread, tpot_s: Spread) -> dict[str, float]:
+    return {
+        f"{name}_{statistic}_ms": getattr(spread, statistic) * 1e3
+        for name, spread in (("tpot", tpot_s), ("ttft", ttft_s))
+        for statistic in ("mean", "p50", "p90", "p95", "p99")
+        if getattr(spread, statistic) is not None
+    }
+
+
+def doubts_tag(outcome: Outcome) -> dict[str, str]:
+    """`tune.doubts`: why figures may not be the layout's own, a line a rung; no tag where there are none."""
+    measurement = seen_of(outcome)
+    if measurement is None:
+        return {}
+    rungs: tuple[Rung | RateRung, ...] = (*measurement.rungs, *measurement.rates)
+    lines = [f"{rung_name(rung)}: {'; '.join(rung.doubts)}" for rung in rungs if rung.doubts]
+    return {"tune.doubts": "\n".join(lines)} if lines else {}
+
+
+def start_points(stage_s: Mapping[str, float]) -> list[Point]:
+    """`start.weights_s` and the like: seconds that each stage of a server's start took."""
+    names = {stage: re.sub(r"[^a-z0-9]+", "_", stage.lower()).strip("_") for stage in stage_s}
+    return [Point(name=f"start.{names[stage]}_s", value=spent_s, step=0) for stage, spent_s in stage_s.items()]
 
 
 def trial_points(request: Request, record: TrialRecord) -> list[Point]:
@@ -188,11 +259,13 @@ def trial_points(request: Request, record: TrialRecord) -> list[Point]:
         "prediction_error_pct": prediction_error_pct(request, record),
     }
     measurement = measurement_of(record.outcome)
+    rates: list[Point] = []
     if measurement is not None:
         values |= _measured_values(measurement)
-    values |= _predicted_values(record.prediction)
+        rates = [point for rung in measurement.rates for point in rate_points(rung)]
+    values |= _answer_values(record.outcome) | _predicted_values(record.prediction)
     values["duration_s"] = record.duration_s
-    points = [Point(name=n, value=v) for n, v in values.items() if v is not None]
+    points = [Point(name=n, value=v) for n, v in values.items() if v is not None] + rates
     for p in record.prediction.points:
         points += [
             Point(name="sweep/predicted_output_tok_per_s", value=p.output_tok_per_s, step=p.concurrency),
@@ -223,6 +296,7 @@ def _measured_values(measurement: Measurement) -> dict[str, float | None]:
         peak = measurement.peak
         values |= {
             "peak_output_tok_per_s": peak.output_tok_per_s,
+            "peak_run_output_tok_per_s": peak.run_output_tok_per_s,
             "best_concurrency": peak.concurrency,
             "peak_tpot_p99_ms": peak.tpot_s.p99 * 1e3,
             "peak_ttft_p99_ms": peak.ttft_s.p99 * 1e3,
@@ -234,6 +308,18 @@ def _measured_values(measurement: Measurement) -> dict[str, float | None]:
         "kv_tokens": measurement.kv_tokens,
         "num_requests": sum(r.num_requests for r in measurement.rungs),
         "cached_tokens": sum(r.cached_tokens for r in measurement.rungs),
+    }
+
+
+def _answer_values(outcome: Outcome) -> dict[str, float | None]:
+    agreement = agreement_of(outcome)
+    prefill = None if agreement is None else agreement.prefill
+    if prefill is None:
+        return {}
+    return {
+        "answers_mean_difference_nats": prefill.mean,
+        "answers_largest_difference_nats": prefill.largest,
+        "answers_divergence_nats": prefill.divergence,
     }
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from tuner.measurement import Measurement, RequestTiming
+from tuner.measurement import Measurement, RequestTiming, RungKey
 from tuner.record import TrialRecord
 from tuner.request import Request
 from tuner.standing import standings
@@ -35,10 +35,11 @@ def measurement_json(measurement: Measurement) -> str:
     return _MEASUREMENT.dump_json(measurement, indent=2).decode()
 
 
-def requests_table(requests: Mapping[int, Sequence[RequestTiming]]) -> str:
-    """One row a request, as JSON in the form that MLflow shows as a table."""
+def requests_table(requests: Mapping[RungKey, Sequence[RequestTiming]]) -> str:
+    """One row a request, as JSON in the form that MLflow shows as a table: of a concurrency, or of a request rate."""
     columns = [
         "concurrency",
+        "request_rate",
         "start_s",
         "ttft_ms",
         "tpot_ms",
@@ -46,11 +47,13 @@ def requests_table(requests: Mapping[int, Sequence[RequestTiming]]) -> str:
         "prompt_tokens",
         "output_tokens",
         "cached_tokens",
+        "retractions",
         "error",
     ]
     rows: list[list[float | str | None]] = [
         [
-            concurrency,
+            rung if isinstance(rung, int) else None,
+            rung if isinstance(rung, str) else None,
             _finite(t.start_s),
             _finite(t.ttft_s * 1e3),
             _finite(t.tpot_s * 1e3),
@@ -58,9 +61,10 @@ def requests_table(requests: Mapping[int, Sequence[RequestTiming]]) -> str:
             t.prompt_tokens,
             t.output_tokens,
             t.cached_tokens,
+            t.retractions,
             t.error,
         ]
-        for concurrency, timings in sorted(requests.items())
+        for rung, timings in requests.items()
         for t in timings
     ]
     return json.dumps({"columns": columns, "data": rows}, allow_nan=False)

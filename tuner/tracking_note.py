@@ -6,11 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from cost_models.prediction import Prediction
 from search_spaces.layout import Layout
-from tuner.outcome import Interrupted, Measured, advice_of, evidence_of, measurement_of
+from tuner.load_mix import load_told
+from tuner.measurement import Measurement
+from tuner.outcome import Interrupted, Measured, advice_of, evidence_of, seen_of
 from tuner.record import TrialRecord
+from tuner.report_judged import agreement_of, pool_doubt
 from tuner.request import Request
 from tuner.standing import standings
-from tuner.tracking_fields import adjustments, prediction_error_pct
+from tuner.tracking_fields import adjustments, doubts_tag, prediction_error_pct
 from tuner.tracking_files import launch_text
 from tuner.tracking_store import cut
 
@@ -41,8 +44,10 @@ def trial_note(request: Request, record: TrialRecord, *, source_link: str = "") 
         reused,
         _setting_lines(request),
         _layout_lines(record.requested, record.effective),
+        _doubts(record),
         _ladder(record),
         [f"What to do: {advice_of(record.outcome)}.", ""] if advice_of(record.outcome) else [],
+        _answers(record),
         ["What shows it:", *_block(cut(evidence, _EVIDENCE_CHARS)), ""] if evidence else [],
         ["Launched as:", *_block(cut(launch_text(record.command), _COMMAND_CHARS))] if record.command else [],
     )
@@ -71,7 +76,7 @@ def verdict(request: Request, record: TrialRecord) -> str:
 def study_note(request: Request, headline: str, records: Sequence[TrialRecord], links: Mapping[str, str]) -> str:
     """headline: the winner or why there is none, first line first. links: run id to the address of its page."""
     objective = request.objective
-    unit = "tok/s" if objective.maximise else "ms/token"
+    unit = objective.shown_unit
     ranked = standings(records, objective)
     table = [f"| rank | layout | {unit} | predicted | runs |", "| --: | --- | --: | --: | --- |"]
     for rank, standing in enumerate(ranked[:_ROWS], start=1):
@@ -111,7 +116,7 @@ def _setting_lines(request: Request) -> list[str]:
     w = request.workload
     line = (
         f"{request.model.name} on {request.cluster.name}, SGLang {request.engine.shown_version}, "
-        f"{w.input_tokens} tokens in, {w.output_tokens} out."
+        f"{load_told(w, request.mix)}."
     )
     if not request.engine.is_simulated:
         return [line, ""]
@@ -131,13 +136,13 @@ def _layout_lines(requested: Layout, effective: Layout) -> list[str]:
 
 
 def _ladder(record: TrialRecord) -> list[str]:
-    measurement = measurement_of(record.outcome)
+    measurement = seen_of(record.outcome)
     if measurement is None or not measurement.rungs:
         return []
     predicted = {p.concurrency: p for p in record.prediction.points}
     lines = [
-        "| concurrency | tok/s | predicted | ms/token | predicted | TTFT p50 ms | TTFT p99 ms |",
-        "| --: | --: | --: | --: | --: | --: | --: |",
+        "| concurrency | tok/s | predicted | whole run | ms/token | predicted | TTFT p50 ms | TTFT p99 ms |",
+        "| --: | --: | --: | --: | --: | --: | --: | --: |",
     ]
     for r in measurement.rungs:
         p = predicted.get(r.concurrency)
@@ -145,13 +150,39 @@ def _ladder(record: TrialRecord) -> list[str]:
             str(r.concurrency),
             _figure(r.output_tok_per_s),
             _figure(p.output_tok_per_s) if p else "",
+            "" if r.run_output_tok_per_s is None else _figure(r.run_output_tok_per_s),
             _figure(r.tpot_s.mean * 1e3),
             _figure(p.tpot_s * 1e3) if p else "",
             _figure(r.ttft_s.p50 * 1e3),
             _figure(r.ttft_s.p99 * 1e3),
         ]
         lines.append(f"| {' | '.join(cells)} |")
+    ended = [f"No further concurrency: {measurement.ended}.", ""] if measurement.ended else []
+    return [*lines, "", *_rates(measurement), *ended]
+
+
+def _rates(measurement: Measurement) -> list[str]:
+    if not measurement.rates:
+        return []
+    lines = [
+        "| requests/s | requests | failed | tok/s | TTFT p50 ms | TTFT p99 ms | ms/token p50 | ms/token p99 |",
+        "| --: | --: | --: | --: | --: | --: | --: | --: |",
+    ]
+    for r in measurement.rates:
+        times_s = (r.ttft_s.p50, r.ttft_s.p99, r.tpot_s.p50, r.tpot_s.p99)
+        counts = (f"{r.requests_per_s:g}", str(r.num_requests), str(r.num_failed), _figure(r.output_tok_per_s))
+        lines.append(f"| {' | '.join((*counts, *(_figure(s * 1e3) for s in times_s)))} |")
     return [*lines, ""]
+
+
+def _doubts(record: TrialRecord) -> list[str]:
+    told = "\n".join(filter(None, (doubts_tag(record.outcome).get("tune.doubts", ""), pool_doubt(record))))
+    return ["Doubts about the figures:", "", *(f"- {line}" for line in told.splitlines()), ""] if told else []
+
+
+def _answers(record: TrialRecord) -> list[str]:
+    agreement = agreement_of(record.outcome)
+    return [] if agreement is None or not agreement.lines else [f"Answers: {'; '.join(agreement.lines)}.", ""]
 
 
 def _linked(records: Sequence[TrialRecord], links: Mapping[str, str]) -> str:

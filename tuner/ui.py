@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
+import tempfile
+import time
 from pathlib import Path
 
 from search_spaces.errors import UserError
-from tuner.servers import guard
-from tuner.servers.local import port_is_free
+from tuner.servers.host import port_is_free
+from tuner.servers.local import LocalLauncher
+from tuner.servers.protocol import Launch, LaunchError
 
 _GRACE_S = 5.0
-_STDERR = 2
+_POLL_S = 0.1
+_LAST_WORDS = 4000
+
+_ENVIRONMENT = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+    "PYTHONWARNINGS": "ignore",  # deprecations among MLflow's dependencies are no news to who looks at runs
+}
 
 
 def url(host: str, port: int, experiment_id: str = "") -> str:
@@ -25,7 +33,8 @@ def serve(tracking_uri: str, artifact_root: str, host: str, port: int) -> int:
     """Runs the interface until it ends or the user interrupts it, which is the usual end and returns 0.
 
     One worker, no background jobs and no telemetry: two processes instead of a dozen. They cannot outlive
-    this one. Raises UserError where the store has a server of its own or the port is taken.
+    this one. Raises UserError where the store has a server of its own, the port is taken, or
+    MLflow cannot be started.
     """
     if tracking_uri.startswith(("http://", "https://")):
         raise UserError(f"{tracking_uri} is an MLflow server with an interface of its own: open it in a browser")
@@ -39,16 +48,31 @@ def serve(tracking_uri: str, artifact_root: str, host: str, port: int) -> int:
         *("--workers", "1"),
         *("--uvicorn-opts", "--log-level warning"),
     ]
-    environment = {
-        **os.environ,
-        "MLFLOW_DISABLE_TELEMETRY": "true",
-        "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-        "PYTHONWARNINGS": "ignore",  # deprecations among MLflow's dependencies are no news to who looks at runs
-    }
-    guarded = [sys.executable, "-I", str(Path(guard.__file__)), str(_GRACE_S), "--", *command]
-    with subprocess.Popen(guarded, stdin=subprocess.PIPE, stdout=_STDERR, env=environment) as process:
-        try:
-            return process.wait()
-        except KeyboardInterrupt:
-            process.communicate()  # closes its standard input: the guard ends the server, then itself
-            return 0
+    with tempfile.TemporaryDirectory(prefix="tune-ui-") as folder:
+        # MLflow leaves copies of artifacts behind that it was about to send when it is ended.
+        launch = Launch(
+            command=tuple(command),
+            host=host,
+            port=port,
+            log_path=Path(folder) / "server.log",
+            env=_ENVIRONMENT | {"TMPDIR": folder},
+            grace_s=_GRACE_S,
+        )
+        return _run(launch)
+
+
+def _run(launch: Launch) -> int:
+    try:
+        server = LocalLauncher().start(launch)
+    except LaunchError as error:
+        raise UserError(str(error)) from None
+    try:
+        while (code := server.exit_code()) is None:
+            time.sleep(_POLL_S)
+    except KeyboardInterrupt:
+        return 0
+    else:
+        sys.stderr.write(launch.log_path.read_text(errors="replace")[-_LAST_WORDS:])
+        return code
+    finally:
+        server.stop()

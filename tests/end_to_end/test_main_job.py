@@ -19,7 +19,7 @@ import psutil
 import pytest
 from mlflow.entities import Run
 
-from tuner.servers.local import OWNER_VARIABLE
+from tuner.servers.orphans import OWNER_VARIABLE
 from tuner.voice import SIMULATED_MARK
 
 QUICK = ("--concurrency", "1,8", "--output-tokens", "32", "--clock-scale", "1e9")
@@ -375,8 +375,10 @@ WRONG: dict[str, tuple[Sequence[str], str, Callable[[Path], None]]] = {
     "gpu": (("--cluster", "8xh999"), "h200", nothing),
     "trials": (("--trials", "-1"), "at least 1", nothing),
     "no trials": (("--trials", "0"), "at least 1", nothing),
+    "less than no confirmation": (("--confirmations", "-1"), "0 for none", nothing),
     "trials word": (("--trials", "many"), "--trials", nothing),
     "budget": (("--budget", "soon"), "--budget", nothing),
+    "patience": (("--patience", "soon"), "--patience", nothing),
     "pin": (("--pin", "tp_sise=8"), "tp_size", nothing),
     "pin that leaves nothing": (("--pin", "tp_size=3"), "tp_size", nothing),
     "ladder": (("--concurrency", "2,4"), "start at 1", nothing),

@@ -24,10 +24,11 @@ from tests.end_to_end.conftest import TinyCheckpoint
 from tests.engine_support.environment import ARGUMENTS, ENVIRONMENT
 from tuner import asking, main_job
 from tuner.objective import Objective
+from tuner.patience import Patience
 from tuner.request import Request
-from tuner.servers.local import OWNER_VARIABLE, LocalLauncher, LocalServer
+from tuner.servers.local import LocalLauncher, LocalServer
+from tuner.servers.orphans import OWNER_VARIABLE
 from tuner.servers.protocol import Launch
-from tuner.trial import Patience
 
 pytestmark = pytest.mark.engine
 
@@ -47,6 +48,7 @@ class KillingLauncher(LocalLauncher):
     """Starts servers as always; the first of `victim` is killed from outside once it is up."""
 
     def __init__(self, victim: Layout) -> None:
+        super().__init__()
         self._words = ("--tp-size", str(victim.tp_size), "--ep-size", str(victim.ep_size))
         self._killed = False
 
@@ -136,6 +138,7 @@ def test_a_study_with_a_refused_and_a_killed_layout_ends_with_a_winner_and_true_
         artifact_root=str(store / "artifacts"),
         work_dir=str(store / "work"),
         trials=5,
+        confirmations=1,
     )
     code = main_job.run(
         request,
@@ -169,6 +172,9 @@ def test_a_study_with_a_refused_and_a_killed_layout_ends_with_a_winner_and_true_
     assert document["baseline"]["value"] > 0
     assert str(engine_python) in document["winner"]["command"]
     assert left_over(tiny_checkpoint.folder) == []
+    answers = [t["answers"] for t in trials if t["outcome"] == "measured"]
+    assert all(each["agree"] for each in answers)
+    assert all(each["prefill"]["mean_nats"] < 1e-4 for each in answers if each["compared_with"])
 
     client = mlflow.MlflowClient(tracking_uri=request.tracking_uri)
     runs = client.search_runs([document["mlflow"]["experiment_id"]], "tags.`tune.kind` = 'trial'")

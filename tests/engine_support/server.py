@@ -78,13 +78,15 @@ class EngineServer:
 
 
 @contextlib.contextmanager
-def engine_server(python: str, checkpoint: Path, *flags: str, log: Path) -> Iterator[EngineServer]:
+def engine_server(
+    python: str, checkpoint: Path, *flags: str, log: Path, arguments: tuple[str, ...] = ARGUMENTS
+) -> Iterator[EngineServer]:
     """Launches the server and, whatever happens, leaves no process of it behind."""
     port = _free_port()
     where = ("--model-path", str(checkpoint), "--host", "127.0.0.1", "--port", str(port))
     with log.open("wb") as log_file:
         process = subprocess.Popen(
-            [python, "-m", "sglang.launch_server", *where, *ARGUMENTS, *flags],
+            [python, "-m", "sglang.launch_server", *where, *arguments, *flags],
             stdin=subprocess.DEVNULL,
             stdout=log_file,
             stderr=subprocess.STDOUT,

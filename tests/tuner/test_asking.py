@@ -176,13 +176,13 @@ def test_an_unknown_engine_is_answered_with_the_known_ones(word: str) -> None:
     ("text", "seconds"), [("90m", 5400), ("2h", 7200), ("45s", 45), ("1.5h", 5400), ("10", 600), (None, None)]
 )
 def test_a_budget_is_a_time(text: str | None, seconds: float | None) -> None:
-    assert asking.budget_s_of(text) == seconds
+    assert asking.time_s_of("--budget", text) == seconds
 
 
 @pytest.mark.parametrize("text", ["", "0", "-5m", "soon", "5d", "m", "nan", "inf"])
 def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--budget"):
-        asking.budget_s_of(text)
+        asking.time_s_of("--budget", text)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import pytest
 
 from search_spaces.verdict import Stage
 from tuner.diagnosis import Ended, diagnose
+from tuner.fault import Fault
 from tuner.outcome import Crashed, Direction, Environment, Hung, Illegal, OutOfMemory
 
 SIGQUIT = "[2026-11-01 10:00:09] Received sigquit from a child process. It usually means the child failed.\n"
@@ -172,6 +173,58 @@ def test_an_unknown_runtime_error_at_start_is_a_crash_and_a_divisibility_a_refus
     assert isinstance(unknown, Crashed)
     text = "RuntimeError: tensor_model_parallel_size (8) must be divisible by decode_context_parallel_size (3)"
     assert isinstance(diagnose(Ended(exit_code=137, log=scheduler(text), stage=Stage.INIT)), Illegal)
+
+
+DEPRECATED = "AssertionError: forward_deepgemm_masked is deprecated"
+"""https://github.com/sgl-project/sglang/issues/23729: attention DP with EP and DeepEP over bfloat16 experts."""
+INVALID = (
+    "pydantic_core._pydantic_core.ValidationError: 1 validation error for MambaPoolConfig\nsize\n"
+    "  Input should be greater than 0 [type=greater_than, input_value=0, input_type=int]"
+)
+
+
+@pytest.mark.parametrize(
+    ("exception", "stage", "cause"),
+    [
+        (INVALID, Stage.KV_POOL, "1 validation error for MambaPoolConfig"),
+        (INVALID, Stage.RESOLVE, "1 validation error for MambaPoolConfig"),
+        ("NotImplementedError: no backend for this head size", Stage.KV_POOL, "no backend"),
+        (DEPRECATED, Stage.GRAPHS, "forward_deepgemm_masked is deprecated"),
+        (
+            f"{DEPRECATED}\n\nDuring handling of the above exception, another exception occurred:\n\n"
+            "Traceback (most recent call last):\n"
+            '  File "/x/sglang/srt/model_executor/runner/decode_cuda_graph_runner.py", line 603, in capture\n'
+            "    raise Exception(\n"
+            "Exception: Capture cuda graph failed: forward_deepgemm_masked is deprecated",
+            Stage.GRAPHS,
+            "Capture cuda graph failed",
+        ),
+    ],
+)
+def test_what_is_checked_while_the_kv_cache_or_graphs_are_made_is_a_refusal_too(
+    exception: str, stage: Stage, cause: str
+) -> None:
+    outcome = diagnose(Ended(exit_code=137, log=scheduler(exception), stage=stage))
+    assert isinstance(outcome, Illegal), outcome
+    assert (outcome.stage, outcome.fault) == (stage, Fault.REFUSED)
+    assert cause in outcome.cause
+
+
+@pytest.mark.parametrize("stage", [Stage.KV_POOL, Stage.GRAPHS, "concurrency 8"])
+@pytest.mark.parametrize(
+    "exception", ["KeyError: 'swa_head_num'", "AttributeError: 'NoneType' object has no attribute 'shape'"]
+)
+def test_what_the_engine_did_not_foresee_is_an_exception_of_its_own(exception: str, stage: str) -> None:
+    outcome = diagnose(Ended(exit_code=137, log=scheduler(exception), stage=stage))
+    assert isinstance(outcome, Crashed)
+    assert (outcome.fault, outcome.cause) == (Fault.ENGINE_ERROR, exception)
+    assert outcome.advice
+
+
+def test_an_assertion_under_load_is_no_refusal() -> None:
+    outcome = diagnose(Ended(exit_code=137, log=scheduler("AssertionError: token table"), stage="concurrency 8"))
+    assert isinstance(outcome, Crashed)
+    assert outcome.fault is Fault.ENGINE_ERROR
 
 
 def test_a_scheduler_that_segfaults_is_a_crash_although_the_parent_ends_by_sigkill() -> None:

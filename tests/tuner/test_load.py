@@ -12,6 +12,7 @@ import pytest
 from aiohttp import web
 
 from tuner.load import Load, NoProgressError, Traffic, simulated_clock, wall_clock
+from tuner.load_plan import Asked
 from tuner.measurement import Rung
 
 Handler = Callable[[web.Request, dict[str, Any]], Awaitable[web.StreamResponse]]
@@ -185,3 +186,44 @@ def test_long_outputs_with_large_cumulative_chunks_are_read() -> None:
     load = Load(concurrency=2, num_requests=2, input_tokens=8, output_tokens=60_000, vocab_size=100, seed=0)
     timings, _ = run(good, load)
     assert [t.error for t in timings] == ["", ""]
+
+
+def test_arrivals_are_kept_whatever_is_in_flight_and_a_failure_does_not_end_them() -> None:
+    seen_bodies = 0
+
+    async def failing_once(request: web.Request, body: dict[str, Any]) -> web.StreamResponse:
+        nonlocal seen_bodies
+        seen_bodies += 1
+        return await (http_500 if seen_bodies == 1 else good)(request, body)
+
+    asked = tuple(Asked(input_tokens=8, output_tokens=4, due_s=0.01 * i) for i in range(5))
+    load = Load(concurrency=9, num_requests=5, input_tokens=8, output_tokens=4, vocab_size=100, seed=0, asked=asked)
+    timings, seen = run(failing_once, load)
+    assert len(timings) == len(seen) == 5
+    assert sum(bool(t.error) for t in timings) == 1
+
+
+async def no_http(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+    assert request.transport is not None
+    request.transport.write(b"\x00garbage\r\n\r\n")  # type: ignore[attr-defined]
+    request.transport.close()
+    return web.Response()
+
+
+async def no_json(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+    return await stream(request, b"data: \xff{]\n\n", DONE)
+
+
+@pytest.mark.parametrize("handler", [no_http, no_json])
+def test_garbage_is_a_failed_request_and_no_fault_of_the_client(handler: Handler) -> None:
+    timings, _ = run(handler)
+    assert any(t.error for t in timings)
+
+
+def test_a_chunk_that_comes_in_pieces_is_one_event() -> None:
+    async def in_pieces(request: web.Request, _body: dict[str, Any]) -> web.StreamResponse:
+        whole = chunk(1) + chunk(4, finish="length") + DONE
+        return await stream(request, *(whole[i : i + 7] for i in range(0, len(whole), 7)))
+
+    timings, _ = run(in_pieces)
+    assert [(t.error, t.output_tokens, t.first_chunk_tokens) for t in timings] == [("", 4, 1)] * 7

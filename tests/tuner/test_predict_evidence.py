@@ -43,7 +43,7 @@ from tuner.predict_figure import measured_points, write_figure
 from tuner.predict_left_out import LeftOut
 from tuner.predict_measured import measured_in_files
 from tuner.predict_space import Ranking, rank_space
-from tuner.predict_study import measured_in_study, trials_of
+from tuner.predict_study import measured_in_study, observations_of, trials_of
 from tuner.record import Origin, TrialRecord
 from tuner.request import Request
 from tuner.sampling import LayoutSampler, Scored
@@ -400,6 +400,7 @@ def measured(*, simulated: bool) -> Measured:
             num_requests=4,
             duration_s=1.0,
             output_tok_per_s=100.0 * concurrency,
+            run_output_tok_per_s=90.0 * concurrency,
             ttft_s=spread,
             tpot_s=spread,
             cached_tokens=0,
@@ -426,6 +427,16 @@ def test_a_studys_finished_trials_are_read_from_its_storage(tmp_path: Path) -> N
 OUT_OF_MEMORY = OutOfMemory(
     cause="no", stage="CUDA graph capture", direction=Direction.LOWER_FRACTION, exit_code=1, shortfall_bytes=1
 )
+
+
+def test_throughput_of_whole_runs_as_studies_once_kept_it_teaches_nothing_of_steady_load() -> None:
+    before = measured(simulated=True).measurement
+    whole_run = replace(before, rungs=tuple(replace(each, run_output_tok_per_s=None) for each in before.rungs))
+    found = observations_of([record(Measured(measurement=whole_run), 8, 800.0)])
+    assert [(each.concurrency, each.tpot_s, each.output_tok_per_s) for each in found] == [
+        (1, 0.03, None),
+        (8, 0.03, None),
+    ]
 
 
 def ended(outcome: Outcome, fraction: float | None = 0.9, *, number: int = 0, ep_size: int = 8) -> TrialRecord:

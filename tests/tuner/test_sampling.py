@@ -14,7 +14,7 @@ from optuna.distributions import CategoricalDistribution
 from optuna.trial import Trial, TrialState
 
 from search_spaces.layout import Layout
-from tuner.sampling import OUTCOME_ATTR, LayoutSampler, Scored
+from tuner.sampling import DIRECTION_ATTR, OUTCOME_ATTR, LayoutSampler, Scored
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
@@ -200,3 +200,57 @@ def test_of_twins_the_one_that_may_run_out_of_memory_comes_last():
     sampler = LayoutSampler([Scored(layout=tight, score=2.0001, chance=0.5), Scored(layout=safe, score=2.0)])
     study = optuna.create_study(sampler=sampler, direction="maximize")
     assert sampler.layout_of(study.ask(sampler.distributions).params) == safe
+
+
+DIED = "lower mem_fraction_static"
+
+
+def roomy(room_bytes: dict[Layout, float]) -> LayoutSampler:
+    """The earlier a layout, the more it promises."""
+    return LayoutSampler(
+        [
+            Scored(layout=layout, score=float(-i), room_bytes={DIED: room})
+            for i, (layout, room) in enumerate(room_bytes.items())
+        ]
+    )
+
+
+def ended(study: optuna.Study, sampler: LayoutSampler, outcome: str, **attrs: str) -> Layout:
+    trial, layout = ask(study, sampler)
+    for name, value in {OUTCOME_ATTR: outcome, **attrs}.items():
+        trial.set_user_attr(name, value)
+    if outcome == "measured":
+        study.tell(trial, 100.0)
+    else:
+        study.tell(trial, state=TrialState.PRUNED)
+    return layout
+
+
+def test_layouts_with_no_more_room_than_one_that_ran_out_of_memory_come_last() -> None:
+    tight, tighter, roomiest, same = (Layout(tp_size=tp, mem_fraction_static=0.9) for tp in (1, 2, 4, 8))
+    sampler = roomy({tight: 2e9, tighter: 1e9, same: 2e9, roomiest: 3e9})
+    study = study_of(sampler)
+    assert ended(study, sampler, "out of memory", **{DIRECTION_ATTR: DIED}) == tight
+    assert ended(study, sampler, "measured") == roomiest
+    assert {ended(study, sampler, "measured"), ended(study, sampler, "measured")} == {tighter, same}
+
+
+def test_a_death_says_nothing_of_the_model_where_one_with_less_room_worked() -> None:
+    dies, works, between = (Layout(tp_size=tp, mem_fraction_static=0.9) for tp in (1, 2, 4))
+    sampler = roomy({dies: 2e9, between: 1.5e9, works: 1e9})
+    doomed_by = sampler._doomed
+    study = study_of(sampler)
+    ended(study, sampler, "out of memory", **{DIRECTION_ATTR: DIED})
+    assert len(doomed_by(study.get_trials())) == 3
+    study.enqueue_trial(sampler.params_of(works))
+    assert ended(study, sampler, "measured") == works
+    assert doomed_by(study.get_trials()) == set()
+
+
+def test_another_memory_fraction_of_a_layout_that_answers_wrongly_comes_last() -> None:
+    wrong, twin, other = (Layout(tp_size=tp, mem_fraction_static=mem) for tp, mem in ((8, 0.9), (8, 0.8), (4, 0.9)))
+    sampler = LayoutSampler([Scored(layout=layout, score=float(-i)) for i, layout in enumerate((wrong, twin, other))])
+    study = study_of(sampler)
+    assert ended(study, sampler, "wrong answers") == wrong
+    assert ended(study, sampler, "measured") == other
+    assert ended(study, sampler, "measured") == twin

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import sqlite3
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +20,10 @@ from search_spaces.errors import UserError
 from search_spaces.layout import Layout
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.workload import Workload
+from tuner.correctness import Agreement, Reference
+from tuner.correctness import Scored as ScoredText
 from tuner.engine import Engine, simulated
+from tuner.load_mix import LoadMix
 from tuner.measurement import Measurement, Rung, Spread
 from tuner.objective import Objective
 from tuner.outcome import (
@@ -32,11 +37,12 @@ from tuner.outcome import (
     Outcome,
     OutOfMemory,
     StoppedEarly,
+    WrongAnswers,
 )
 from tuner.record import Origin, TrialRecord, from_json, to_json
 from tuner.request import Request
 from tuner.sampling import LayoutSampler, Scored
-from tuner.study_store import StudyStore, open_storage
+from tuner.study_store import CONTEXT_ATTR, StudyStore, open_storage
 
 MODEL = load_model("kimi-k2.6")
 CLUSTER = parse_cluster("8xrtx-pro-6000")
@@ -137,6 +143,12 @@ OUTCOMES: dict[str, tuple[Outcome, float | None, TrialState, float | None]] = {
     ),
     "crashed": (Crashed(cause="x", stage="s", exit_code=137), None, TrialState.PRUNED, 1.0),
     "hung": (Hung(stage="s", silent_s=300.0), None, TrialState.PRUNED, 1.0),
+    "wrong answers": (
+        WrongAnswers(cause="x", agreement=Agreement(against="TP8", prefill=None, decode=None)),
+        None,
+        TrialState.PRUNED,
+        1.0,
+    ),
     "environment": (Environment(cause="x", stage="s", exit_code=1), None, TrialState.FAIL, None),
     "interrupted": (Interrupted(cause="x"), None, TrialState.FAIL, None),
 }
@@ -222,12 +234,31 @@ def test_another_objective_takes_over_what_was_measured_and_reads_its_own_value(
     "changes",
     [
         {"workload": Workload(input_tokens=64)},
+        {"mix": LoadMix(request_rates=(1.0,))},
+        {"mix": LoadMix(is_whole_ladder=True)},
         {"engine": replace(simulated(CLUSTER, NEWEST, because="x", clock_scale=1.0), extra_args=("--x",))},
     ],
 )
 def test_measurements_of_another_context_are_not_taken_over(tmp_path: Path, changes: dict[str, object]) -> None:
     run_one(store(tmp_path), Measured(measurement=measurement(900.0, 0.025)), 900.0)
     assert store(tmp_path, Objective.C1_LATENCY, **changes).adopt() == []
+
+
+def test_a_study_from_before_the_steady_window_is_neither_taken_over_nor_continued(tmp_path: Path) -> None:
+    asked = request(tmp_path)
+    before = {name: value for name, value in asked.context.items() if name != "figures"}
+    assert asked.context["figures"] == "steady window"
+    assert context_key_of(before) != asked.context_key
+    run_one(store(tmp_path, study_name="mine"), Measured(measurement=measurement(900.0, 0.025)), 900.0)
+    storage = open_storage(asked.storage_url)
+    storage.set_study_user_attr(storage.get_study_id_from_name("mine"), CONTEXT_ATTR, context_key_of(before))
+    assert store(tmp_path).adopt() == []
+    with pytest.raises(UserError, match="another load, engine, space of layouts or definition of its figures"):
+        store(tmp_path, study_name="mine")
+
+
+def context_key_of(context: dict[str, object]) -> str:
+    return hashlib.sha256(json.dumps(context, sort_keys=True, default=str).encode()).hexdigest()[:8]
 
 
 def test_a_study_name_that_belongs_to_another_question_is_refused(tmp_path: Path) -> None:
@@ -258,3 +289,35 @@ def test_a_password_is_not_shown() -> None:
     with pytest.raises(UserError) as caught:
         open_storage("postgresql+nosuchdriver://me:secret@127.0.0.1/db")
     assert "secret" not in str(caught.value)
+
+
+def reference(layout: str, *, is_baseline: bool) -> Reference:
+    scored = ScoredText(tokens=(5, 6), log_probs=(-0.5, -1.5), top=(((5, -0.5),), ((6, -1.5),)))
+    return Reference(
+        layout=layout, is_baseline=is_baseline, quantization="", prompt_lengths=(8,), vocab_size=32000, read=(scored,)
+    )
+
+
+def test_reference_answers_are_kept_and_hold_for_every_study_of_the_context(tmp_path: Path) -> None:
+    first = store(tmp_path)
+    assert first.reference() is None
+    first.keep_reference(reference("TP8 EP8", is_baseline=False))
+    assert store(tmp_path).reference() == reference("TP8 EP8", is_baseline=False)
+    second = store(tmp_path, Objective.C1_LATENCY)
+    assert second.reference() == reference("TP8 EP8", is_baseline=False)
+    second.keep_reference(reference("TP8", is_baseline=True))
+    third = store(tmp_path, study_name="third")
+    assert third.reference() == reference("TP8", is_baseline=True)
+    other = store(tmp_path, study_name="another load", workload=Workload(input_tokens=77))
+    assert other.reference() is None
+
+
+def test_concurrency_1_is_settled_by_its_rung_also_where_more_requests_kill_the_server(tmp_path: Path) -> None:
+    crashed = Crashed(cause="x", stage="concurrency 64", exit_code=137, measurement=measurement(900.0, 0.02))
+    assert Objective.C1_LATENCY.value_of(crashed) == 0.02
+    assert Objective.PEAK_THROUGHPUT.value_of(crashed) is None
+    run_one(store(tmp_path, Objective.C1_LATENCY), crashed, 0.02)
+    (trial,) = frozen(tmp_path)
+    assert (trial.state, trial.value) == (TrialState.COMPLETE, 0.02)
+    killed = Environment(cause="x", stage="concurrency 64", exit_code=137, measurement=measurement(900.0, 0.02))
+    assert Objective.C1_LATENCY.value_of(killed) is None

@@ -34,7 +34,7 @@ from search_spaces.sglang.versions import NEWEST
 from search_spaces.workload import Workload
 from tuner import ui
 from tuner.engine import Engine, simulated
-from tuner.measurement import Measurement, RequestTiming, Rung
+from tuner.measurement import Measurement, RateRung, RequestTiming, Rung
 from tuner.objective import Objective
 from tuner.outcome import (
     Crashed,
@@ -385,6 +385,41 @@ def test_the_requests_are_a_table_with_one_row_each(
     assert list(table["concurrency"]) == [1, 4, 4, 4, 4]
     assert list(table["tpot_ms"]) == pytest.approx([20.0] * 5)
     assert list(table["total_s"]) == pytest.approx([2.1] * 5)
+
+
+def doubted() -> Measured:
+    rung = replace(MEASUREMENT.rungs[0], doubts=("5 prompt tokens came from a warm prefix cache",), within=0.5)
+    rate = RateRung.of(2.5, [*timings(9), replace(timings(1)[0], error="HTTP 503: busy")])
+    ended = "throughput peaked at concurrency 1 (48 tok/s)"
+    return Measured(measurement=replace(MEASUREMENT, rungs=(rung, MEASUREMENT.rungs[1]), rates=(rate,), ended=ended))
+
+
+def test_doubts_about_the_figures_are_a_tag_and_stand_in_the_note(client: MlflowClient, tracker: Tracker) -> None:
+    data = client.get_run(run_trial(tracker, doubted()).run_id).data
+    cached = "concurrency 1: 5 prompt tokens came from a warm prefix cache"
+    failed = "2.5 requests/s: 1 of 10 requests failed: HTTP 503: busy"
+    assert data.tags["tune.doubts"].splitlines() == [cached, failed]
+    note = data.tags["mlflow.note.content"]
+    assert f"- {cached}" in note
+    assert "No further concurrency: throughput peaked at concurrency 1 (48 tok/s)." in note
+    assert "| 2.5 | 10 | 1 |" in note
+    plain = client.get_run(run_trial(tracker, OUTCOMES["measured"][0], number=1).run_id).data
+    assert "tune.doubts" not in plain.tags
+    assert "Doubts" not in plain.tags["mlflow.note.content"]
+
+
+def test_rungs_of_concurrency_and_of_rates_are_series_with_their_units(client: MlflowClient, tracker: Tracker) -> None:
+    run_id = run_trial(tracker, doubted()).run_id
+
+    def series(name: str) -> list[tuple[int, float]]:
+        return [(point.step, pytest.approx(point.value)) for point in client.get_metric_history(run_id, name)]
+
+    assert series("sweep/run_output_tok_per_s") == [(1, 101 / 2.1), (4, SCORE)]
+    assert series("sweep/ttft_p95_ms") == [(1, 100.0), (4, 100.0)]
+    assert series("sweep/within_limits_share") == [(1, 0.5)]
+    assert series("rate/requests_per_s") == [(2500, 2.5)]
+    assert series("rate/num_failed") == [(2500, 1)]
+    assert series("rate/tpot_p99_ms") == [(2500, 20.0)]
 
 
 def test_a_missing_server_log_costs_nothing_else(client: MlflowClient, tracker: Tracker, tmp_path: Path) -> None:

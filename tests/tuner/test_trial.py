@@ -16,9 +16,11 @@ from search_spaces.workload import Workload
 from tuner.engine import Engine
 from tuner.fault import Fault
 from tuner.outcome import Direction, Environment, Hung, OutOfMemory
+from tuner.patience import Patience
 from tuner.servers.local import LocalLauncher
 from tuner.servers.protocol import Launch
-from tuner.trial import Patience, Trial, TrialResult, Watcher
+from tuner.trial import Trial, TrialResult
+from tuner.watcher import Watcher
 
 SERVER = Path(__file__).parent / "small_server.py"
 LOAD = Workload(input_tokens=1024, output_tokens=512, concurrencies=(1,))
@@ -71,3 +73,9 @@ def test_a_server_without_room_for_one_request_is_no_fast_one(tmp_path: Path) ->
     assert (outcome.stage, outcome.fault) == (Stage.KV_POOL, Fault.KV_CACHE)
     assert outcome.direction is Direction.RAISE_FRACTION
     assert outcome.cause == "the KV cache has 1500 tokens, and one request of this load takes 1536"
+
+
+def test_a_key_that_is_asked_for_and_not_known_is_no_fault_of_the_layout(tmp_path: Path) -> None:
+    outcome = run(tmp_path, {"info": {"tp_size": 8}, "wants": "Bearer of a file that only the engine reads"}).outcome
+    assert isinstance(outcome, Environment)
+    assert "a key (--api-key) that is not known here" in outcome.cause

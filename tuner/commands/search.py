@@ -35,7 +35,7 @@ def search(
     context: typer.Context,
     objective: Annotated[
         str | None,
-        typer.Option(help="peak_throughput or c1_latency.", rich_help_panel=_SEARCH, metavar="NAME"),
+        typer.Option(help="peak_throughput, c1_latency or goodput.", rich_help_panel=_SEARCH, metavar="NAME"),
     ] = None,
     model: Annotated[
         str | None,
@@ -53,6 +53,12 @@ def search(
             metavar="CLUSTER",
         ),
     ] = None,
+    slo: Annotated[
+        str | None,
+        typer.Option(
+            help="The limits of goodput, e.g. ttft_p99=2s,tpot_p99=50ms.", rich_help_panel=_SEARCH, metavar="LIMITS"
+        ),
+    ] = None,
     trials: Annotated[
         int,
         typer.Option(help="Live trials of the study in all, earlier ones included.", rich_help_panel=_SEARCH),
@@ -62,6 +68,15 @@ def search(
         typer.Option(
             help="Time for this call, e.g. 90m, 2h; a trial under way ends at its next rung.",
             rich_help_panel=_SEARCH,
+            metavar="TIME",
+        ),
+    ] = None,
+    patience: Annotated[
+        str | None,
+        typer.Option(
+            help="How long a server may be silent before it counts as hung, e.g. 20m. Default: 10 to 30 minutes by "
+            "stage of its start, 5 under load.",
+            rich_help_panel=_ENGINE,
             metavar="TIME",
         ),
     ] = None,
@@ -81,12 +96,74 @@ def search(
             metavar="FLAGS",
         ),
     ] = None,
+    confirmations: Annotated[
+        int,
+        typer.Option(
+            help="How often the finalists are measured again, in turn, so that the difference can be told from noise.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = 2,
+    no_correctness_probe: Annotated[
+        bool,
+        typer.Option(
+            "--no-correctness-probe",
+            help="Do not compare what layouts answer; otherwise one that answers wrongly is disqualified.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = False,
     seed: Annotated[int, typer.Option(help="Makes prompts and search repeatable.", rich_help_panel=_SEARCH)] = 0,
-    input_tokens: Annotated[int, typer.Option(help="Prompt length.", rich_help_panel=_WORKLOAD)] = 1024,
-    output_tokens: Annotated[int, typer.Option(help="Output length.", rich_help_panel=_WORKLOAD)] = 512,
+    input_tokens: Annotated[
+        str | None,
+        typer.Option(
+            help="Prompt length, or a range drawn from evenly. Default: 1024.",
+            rich_help_panel=_WORKLOAD,
+            metavar="N|A:B",
+        ),
+    ] = None,
+    output_tokens: Annotated[
+        str | None,
+        typer.Option(help="Output length, likewise. Default: 512.", rich_help_panel=_WORKLOAD, metavar="N|A:B"),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(
+            help="JSON lines of lengths, and of arrivals if it has them (docs/measuring.md).",
+            rich_help_panel=_WORKLOAD,
+            metavar="FILE",
+        ),
+    ] = None,
+    prompts: Annotated[
+        Path | None,
+        typer.Option(help="Real prompts, one a line, or JSON lines.", rich_help_panel=_WORKLOAD, metavar="FILE"),
+    ] = None,
+    request_rate: Annotated[
+        str | None,
+        typer.Option(
+            help="Requests per second, rising: after the ladder, Poisson arrivals at each.",
+            rich_help_panel=_WORKLOAD,
+            metavar="R,R,...",
+        ),
+    ] = None,
     concurrency: Annotated[
         str, typer.Option(help="The ladder: rising, from 1.", rich_help_panel=_WORKLOAD, metavar="N,N,...")
     ] = "1,4,16,64,128",
+    whole_ladder: Annotated[
+        bool,
+        typer.Option(
+            "--whole-ladder",
+            help="Also the rungs past the peak and with a full KV pool, which are left out otherwise.",
+            rich_help_panel=_WORKLOAD,
+        ),
+    ] = False,
+    noise: Annotated[
+        float | None,
+        typer.Option(
+            help="A rung of a real server goes on until its mean request time is this sure (relative standard error), "
+            "or twice as long; 0 for never. Default: 0.02.",
+            rich_help_panel=_WORKLOAD,
+            metavar="SHARE",
+        ),
+    ] = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -115,6 +192,32 @@ def search(
             metavar="VERSION",
         ),
     ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Another machine, as ssh knows it, on which the servers run; it needs python3. Repeatable: one for "
+            "each node of the cluster. Nothing is detected there: name --cluster, --engine-command and "
+            "--engine-version too.",
+            rich_help_panel=_ENGINE,
+            metavar="[USER@]HOST",
+        ),
+    ] = None,
+    slurm: Annotated[
+        bool,
+        typer.Option(
+            "--slurm",
+            help="Servers run on the nodes of the Slurm allocation that this is started in. Nothing is detected there.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = False,
+    systemd: Annotated[
+        bool,
+        typer.Option(
+            "--systemd",
+            help="Servers are transient units of systemd: root's manager, else the user's own.",
+            rich_help_panel=_ENGINE,
+        ),
+    ] = False,
     port: Annotated[
         int, typer.Option(help="Of the servers under test. Default: any free one.", rich_help_panel=_ENGINE)
     ] = 0,
@@ -156,15 +259,36 @@ def search(
         typer.echo(context.get_help())
         raise typer.Exit(Exit.DONE)
     from tuner import asking  # noqa: PLC0415
-    from tuner.objective import Objective  # noqa: PLC0415
+    from tuner.load_words import LoadWords, load_of  # noqa: PLC0415
+    from tuner.objective import aim_of  # noqa: PLC0415
 
-    wanted = Objective.parse(objective)
+    if not 0 <= seed < 2**32:
+        raise UserError(f"--seed is between 0 and {2**32 - 1} (got {seed})")
+    load_words = LoadWords(
+        input_tokens=input_tokens,
+        output_tokens=output_tokens,
+        trace=trace,
+        prompts=prompts,
+        request_rate=request_rate,
+        noise=noise,
+        is_whole_ladder=whole_ladder,
+    )
+    workload, mix = load_of(load_words, asking.concurrencies_of(concurrency), seed)
+    wanted = aim_of(objective, slo, output_tokens=workload.output_tokens, request_rates=mix.request_rates)
     if trials < 1:
         raise UserError(f"--trials is a count of at least 1 (got {trials})")
+    if confirmations < 0:
+        raise UserError(f"--confirmations is a count, 0 for none (got {confirmations})")
     if not 0 <= port < 65536:
         raise UserError(f"--port is between 1 and 65535, or 0 for any free one (got {port})")
     if clock_scale is not None and not clock_scale > 0:
         raise UserError(f"--clock-scale is above zero (got {clock_scale:g})")
+    from tuner import places  # noqa: PLC0415
+    from tuner.server_hosts import Named  # noqa: PLC0415
+
+    place = places.place_of(host, slurm=slurm, systemd=systemd)
+    named = Named(cluster=cluster, engine_command=engine_command, engine_version=engine_version)
+    place.check_named(named, is_simulated=engine == "simulated")
     chosen = asking.choose_engine(
         engine,
         cluster_word=cluster,
@@ -173,27 +297,22 @@ def search(
         engine_version=engine_version,
         clock_scale=clock_scale or asking.DEFAULT_CLOCK_SCALE,
         is_story=model is None and cluster is None,
+        is_elsewhere=place.is_elsewhere,
     )
+    place = places.check_nodes(place, chosen.cluster.num_nodes)
     if model is None and not chosen.engine.is_simulated:
         raise UserError("--model is needed: the folder of the model to serve, or its name or hub id")
     from search_spaces.space import enumerate_space  # noqa: PLC0415
-    from search_spaces.workload import Workload  # noqa: PLC0415
 
-    if not 0 <= seed < 2**32:
-        raise UserError(f"--seed is between 0 and {2**32 - 1} (got {seed})")
     served = asking.served(asking.STORY_MODEL if model is None else model)
-    workload = Workload(
-        input_tokens=input_tokens,
-        output_tokens=output_tokens,
-        concurrencies=asking.concurrencies_of(concurrency),
-    )
-    workload.check_against(served.model)
+    mix.check_against(workload, served.model, chosen.engine.extra_args)
     version = chosen.engine.version
     current = asking.layout_of("--baseline", baseline, version) if baseline is not None else None
     if current is not None:
         _refuse_illegal(current, served.model, chosen.cluster, version)
     pins = asking.pins_of(pin or ())
-    budget_s = asking.budget_s_of(budget)
+    budget_s = asking.time_s_of("--budget", budget)
+    patience_s = asking.time_s_of("--patience", patience)
     space = enumerate_space(
         served.model,
         chosen.cluster,
@@ -212,23 +331,37 @@ def search(
         model_path=served.model_path,
         cluster=chosen.cluster,
         workload=workload,
+        mix=mix,
         engine=chosen.engine,
         storage_url=storage,
         tracking_uri=tracking_uri,
         artifact_root=str(root / "artifacts"),
         work_dir=str(root / "work"),
         trials=trials,
+        confirmations=confirmations,
+        probes_correctness=not no_correctness_probe,
         budget_s=budget_s,
         seed=seed,
         port=port,
+        hosts=place.names,
         baseline=current,
         pins=pins,
         study_name="" if study is None else asking.study_name(study),
         space_key=space_key(c.requested for c in space.candidates),
     )
     from tuner.main_job import run  # noqa: PLC0415
+    from tuner.patience import Patience  # noqa: PLC0415
 
-    raise typer.Exit(run(request, space, json_output=json_output, notices=chosen.notices))
+    with places.launcher_at(place) as launcher:
+        code = run(
+            request,
+            space,
+            json_output=json_output,
+            notices=chosen.notices,
+            launcher=launcher,
+            patience=None if patience_s is None else Patience.alike(patience_s),
+        )
+    raise typer.Exit(code)
 
 
 def _refuse_illegal(layout: Layout, model: Model, cluster: Cluster, version: EngineVersion) -> None:

@@ -1,96 +1,250 @@
-"""Stands between the tuner and one server, so that the server cannot outlive the tuner.
+"""Stands between the tuner and one server, on the machine where the server runs, so that it cannot outlive the tuner.
 
-Run as a script: `python -I guard.py GRACE_S -- COMMAND ...`. It starts COMMAND in a session of its own and
+It needs nothing but Python 3.8 and its standard library: `python3 -I -c SOURCE` runs it where nothing of ours is. Its
+standard input brings one line of JSON, the order, and stays open for as long as the server is wanted:
 
-* when COMMAND ends, ends whatever COMMAND left behind and exits with its code (128 + n for a signal n);
-* when its standard input closes, because the tuner asks or because the tuner is gone however it went, or on
-  SIGTERM, asks COMMAND to end, waits GRACE_S seconds, and kills every descendant.
+    {"mark": word, "command": [words], "env": {name: value}, "host": address, "port": number,
+     "grace_s": seconds, "silence_s": seconds}
+
+It starts the command in a session of its own, its output on the guard's standard output, and
+
+* when the command ends, ends whatever it left behind and exits with its code (128 + n for a signal n);
+* when standard input closes, because the tuner asks or is gone however it went, or the connection is; when nothing
+  came from there for `silence_s` (0: ever), because a cut network closes nothing; or on SIGTERM: asks the command to
+  end, waits `grace_s`, and kills every descendant.
 
 Descendants are found even when their parent is gone: the guard is their sub-reaper (Linux, prctl(2)
-PR_SET_CHILD_SUBREAPER). Should the guard itself be killed, COMMAND is too (PR_SET_PDEATHSIG).
+PR_SET_CHILD_SUBREAPER). Should the guard itself be killed, the command is too (PR_SET_PDEATHSIG).
+
+What became of it stands on standard error, in lines that begin with the mark, one of `{"started": pid}` and
+`{"failed": why}`, and at last `{"exit": code}`: an exit code alone may be of ssh or of a shell on the way. In between,
+where `silence_s` is a limit, `{"beat": number}` says several times within it that the guard lives.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import json
 import os
-import selectors
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
-from types import FrameType
-
-import psutil
+from typing import Any
 
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 POLL_S = 0.1
+KILLING_S = 30.0
+FAILED = 127
+BEATS = 10
+"""So many in the time after which their lack means the end."""
 
 
 def _prctl(option: int, value: int) -> None:
-    if sys.platform == "linux":
+    if sys.platform != "linux":
+        return
+    try:
+        import ctypes  # noqa: PLC0415 - the smallest installations of Python lack it
+
         ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    except (ImportError, OSError):
+        pass
 
 
 def die_with_the_parent() -> None:
     _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _lives(process: psutil.Process) -> bool:
+def _parents() -> dict[int, int]:
+    """Of every process that lives, its parent's number."""
+    parents = {}
+    if os.path.isdir("/proc/self"):  # noqa: PTH112
+        for name in os.listdir("/proc"):  # noqa: PTH208
+            if name.isdigit():
+                try:
+                    with open(f"/proc/{name}/stat", "rb") as stat:  # noqa: PTH123
+                        state, parent = stat.read().rpartition(b")")[2].split()[:2]
+                except (OSError, ValueError):
+                    continue
+                if state not in {b"Z", b"X"}:
+                    parents[int(name)] = int(parent)
+        return parents
+    listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], stdout=subprocess.PIPE, check=False).stdout
+    for line in listed.splitlines():
+        pid, parent, state = line.split()[:3]
+        if not state.startswith(b"Z"):
+            parents[int(pid)] = int(parent)
+    return parents
+
+
+def descendants(root: int) -> list[int]:
+    parents = _parents()
+    children = {}  # type: dict[int, list[int]]
+    for pid, parent in parents.items():
+        children.setdefault(parent, []).append(pid)
+    found = list(children.get(root, ()))
+    for pid in found:  # grows while it is read
+        found += children.get(pid, ())
+    return found
+
+
+def _send(pids: list[int], signal_number: int) -> None:
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            os.kill(pid, signal_number)
+
+
+def _occupied(address: str, port: int) -> bool:
+    with socket.socket() as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            one.bind((address, port))
+        except OSError:
+            return True
+    return False
+
+
+class Guard:
+    """One server. `order`: as it came. Its words and environment may hold any byte, in the way of os.fsdecode."""
+
+    def __init__(self, order: dict[str, Any]) -> None:
+        self._order = order
+        self._code = None  # type: int | None
+        self._main = 0
+        self._asked_to_end = False
+        self._heard_s = time.monotonic()
+
+    def say(self, **what: object) -> None:
+        with contextlib.suppress(OSError):  # where nobody listens any more
+            os.write(2, f"\n{self._order['mark']} {json.dumps(what)}\n".encode())
+
+    def start(self) -> bool:
+        _prctl(PR_SET_CHILD_SUBREAPER, 1)
+        # Handlers, not SIG_IGN, which the command would inherit. Nothing that a terminal sends may end the guard.
+        signal.signal(signal.SIGTERM, self._on_sigterm)
+        for harmless in (signal.SIGINT, signal.SIGHUP):
+            signal.signal(harmless, lambda *_: None)
+        address, port = str(self._order["host"]), int(self._order["port"])
+        words = [_bytes(word) for word in self._order["command"]]
+        given = self._order["env"].items()
+        if port and _occupied(address, port):
+            self.say(failed=f"port {port} is in use on {address}: another server would answer there")
+            return False
+        try:
+            # The guard has one thread, so running Python between fork and exec is safe here.
+            child = subprocess.Popen(
+                words,
+                stdin=subprocess.DEVNULL,
+                stderr=1,
+                env={**os.environb, **{_bytes(name): _bytes(value) for name, value in given}},
+                start_new_session=True,
+                preexec_fn=die_with_the_parent,  # noqa: PLW1509
+            )
+        except (OSError, ValueError) as error:
+            why = f"cannot start {os.fsdecode(words[0])!r}: {getattr(error, 'strerror', None) or error}"
+            if isinstance(error, (FileNotFoundError, PermissionError)):
+                why += ": no such program, or it may not be run"
+            self.say(failed=why)
+            return False
+        self._main = child.pid
+        child.returncode = 0  # it is waited for here, with all that the guard inherits
+        self.say(started=child.pid)
+        return True
+
+    def run(self) -> int:
+        """To the server's end, or until it is to end. Returns its exit code."""
+        order = self._order
+        silence_s, grace_s = float(order["silence_s"]), float(order["grace_s"])
+        watched = [0]
+        beats, began_s = 0, time.monotonic()
+        while self._lives() and not self._asked_to_end:
+            if silence_s and time.monotonic() - began_s > beats * silence_s / BEATS:
+                beats += 1
+                self.say(beat=beats)
+            if select.select(watched, [], [], POLL_S)[0]:
+                if not _read():
+                    self._asked_to_end = True
+                self._heard_s = time.monotonic()
+            elif silence_s and time.monotonic() - self._heard_s > silence_s:
+                self._asked_to_end = True
+        if self._asked_to_end:
+            self._end_gently(grace_s)
+        self._end()
+        code = 137 if self._code is None else self._code
+        self.say(exit=code)
+        return code
+
+    def _on_sigterm(self, *_: object) -> None:
+        self._asked_to_end = True
+
+    def _lives(self) -> bool:
+        """Whether the command's own process lives. Buries whatever has died."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return self._code is None
+            if pid == self._main:
+                self._code = 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
+
+    def _end_gently(self, grace_s: float) -> None:
+        """The command first, which knows how to end its own; what it leaves in the rest of the grace."""
+        deadline = time.monotonic() + grace_s
+        if self._lives():
+            _send([self._main], signal.SIGTERM)
+            _send(descendants(os.getpid()), signal.SIGCONT)  # what is stopped takes no other signal
+        while self._lives() and time.monotonic() < deadline:
+            time.sleep(POLL_S / 5)
+        left = descendants(os.getpid())
+        if self._code is not None and left:
+            _send(left, signal.SIGTERM)
+            while time.monotonic() < deadline and descendants(os.getpid()):
+                self._lives()
+                time.sleep(POLL_S / 2)
+
+    def _end(self) -> None:
+        """Kills until none is left: a dying process may start another."""
+        deadline = time.monotonic() + KILLING_S
+        while time.monotonic() < deadline:
+            left = descendants(os.getpid())
+            _send(left, signal.SIGKILL)
+            if not self._lives() and not left:
+                return
+            time.sleep(POLL_S / 5)
+
+
+def _bytes(word: object) -> bytes:
+    # Not by the locale of a machine that may have none.
+    return str(word).encode("utf-8", "surrogateescape")
+
+
+def _read() -> bytes:
     try:
-        return process.status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
+        return os.read(0, 4096)
+    except OSError:
+        return b""
 
 
-def _kill_descendants(limit_s: float = 30.0) -> None:
-    """Kills until none is left: a dying process may start another."""
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        left = [p for p in psutil.Process().children(recursive=True) if _lives(p)]
-        if not left:
-            return
-        for process in left:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                process.kill()
-        time.sleep(POLL_S / 2)  # psutil's own waiting would reap the server and lose its exit code
+def ordered() -> dict[str, Any]:
+    """The order, from standard input. Raises ValueError where it ended before."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(0, 1)
+        if not byte:
+            raise ValueError("no order came")
+        line += byte
+    return dict(json.loads(line))
 
 
-def guard(command: list[str], grace_s: float) -> int:
-    """Runs `command` to its end, or to the closing of standard input. Returns the exit code."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    asked_to_end = False
-
-    def on_sigterm(_signal: int, _frame: FrameType | None) -> None:
-        nonlocal asked_to_end
-        asked_to_end = True
-
-    signal.signal(signal.SIGTERM, on_sigterm)
-    # Nothing that a terminal sends may end the guard before the tuner does.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    # The guard has one thread, so running Python between fork and exec is safe here.
-    child = subprocess.Popen(
-        command,
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-        preexec_fn=die_with_the_parent,  # noqa: PLW1509
-    )
-    with selectors.DefaultSelector() as selector:
-        selector.register(sys.stdin, selectors.EVENT_READ)
-        while child.poll() is None and not asked_to_end:
-            if selector.select(POLL_S) and not os.read(sys.stdin.fileno(), 4096):
-                asked_to_end = True
-    if child.poll() is None:
-        child.terminate()
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            child.wait(grace_s)
-    _kill_descendants()
-    code = child.wait()
-    return code if code >= 0 else 128 - code
+def main() -> int:
+    guard = Guard(ordered())
+    return guard.run() if guard.start() else FAILED
 
 
 if __name__ == "__main__":
-    sys.exit(guard(sys.argv[sys.argv.index("--") + 1 :], float(sys.argv[1])))
+    sys.exit(main())

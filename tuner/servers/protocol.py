@@ -10,12 +10,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from tuner.servers.host import Host
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """command: the words of the server's own process. env: added to this process's environment.
+    """command: the words of the server's own process. env: added to the environment that it finds on its host.
 
-    log_path: where its output goes. grace_s: how long it may take to end when asked gently.
+    host, port: where it listens, seen from its own host. log_path: the file here into which its output goes.
+    grace_s: how long it may take to end when asked gently.
     """
 
     command: tuple[str, ...]
@@ -25,10 +28,6 @@ class Launch:
     env: Mapping[str, str] = field(default_factory=dict)
     grace_s: float = 20.0
 
-    @property
-    def base_url(self) -> str:
-        return f"http://{self.host}:{self.port}"
-
 
 class Server(Protocol):
     """One started server. After `stop` nothing that it started is left."""
@@ -36,8 +35,17 @@ class Server(Protocol):
     @property
     def launch(self) -> Launch: ...
 
+    @property
+    def base_url(self) -> str:
+        """Where it answers from here."""
+        ...
+
     def exit_code(self) -> int | None:
-        """None while it runs; 128 + n where a signal n ended it."""
+        """None while it runs, and where `lost`; 128 + n where a signal n ended it."""
+        ...
+
+    def lost(self) -> str:
+        """Why no more can be known of it: its host or the connection to it is gone. Empty while it is in our hands."""
         ...
 
     def stop(self) -> None:
@@ -46,14 +54,21 @@ class Server(Protocol):
 
 
 class Launcher(Protocol):
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        """Where its servers run, the one that answers first."""
+        ...
+
     def start(self, launch: Launch) -> Server:
-        """Raises `LaunchError` when the program cannot be started at all."""
+        """Returns once the program runs. Raises `LaunchError` when it cannot be started at all."""
         ...
 
     def free_port(self) -> int:
-        """A TCP port on the server's host that nothing listens on at the moment."""
+        """A TCP port on the server's host that nothing listens on at the moment; 0 where that cannot be asked, of
+        which `start` says why.
+        """
         ...
 
 
 class LaunchError(RuntimeError):
-    """The program could not be started: it does not exist, or may not be run."""
+    """The program could not be started: it does not exist or may not be run, or its host was not reached."""

@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import zlib
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from tuner.simulator.arguments import Arguments, read_arguments
+from tuner.simulator.arguments import Arguments, read_arguments, usage_error
 from tuner.simulator.batch_log import BatchLog
 from tuner.simulator.clock import VirtualClock
 from tuner.simulator.deaths import EXIT_EXCEPTION, die_of, illegal_access, step_does_not_fit
 from tuner.simulator.engine import Engine, Fault, Faults, Replica
+from tuner.simulator.faults import FaultError, next_fault
+from tuner.simulator.follower import follow
 from tuner.simulator.log import Log
+from tuner.simulator.peers import Peers
 from tuner.simulator.scheduler import Limits, Rank
 from tuner.simulator.serving import Bounds
 from tuner.simulator.startup import Loaded, Startup, rank_names, warm_up
@@ -30,13 +34,21 @@ def main(argv: Sequence[str] | None = None) -> NoReturn:
 
 async def _serve(arguments: Arguments) -> int:
     clock = VirtualClock(arguments.clock_scale)
-    log = Log(clock)
+    try:
+        fault = next_fault(arguments.faults_path, host=arguments.host, port=arguments.port, scale=arguments.clock_scale)
+    except FaultError as error:
+        usage_error(str(error))
+    log = Log(clock, fault.on_line)
     because = f" ({arguments.reason})" if arguments.reason else ""
     log.line(f"SIMULATED SGLang {arguments.version}: no GPU is used; times are simulated seconds{because}")
-    loaded = await Startup(arguments, clock, log).load()
+    peers = Peers(rank=arguments.node_rank, count=arguments.layout.nnodes, meet=arguments.dist_init_addr)
+    loaded = await Startup(arguments, clock, log, peers).load()
+    if peers.rank:
+        return await follow(peers, log, host=arguments.host, port=arguments.port)
 
     # The web framework is only needed by launches that come this far.
     from aiohttp import web  # noqa: PLC0415
+    from aiohttp.typedefs import Handler  # noqa: PLC0415
 
     from tuner.simulator.http import Server, Status  # noqa: PLC0415
     from tuner.simulator.server_facts import ServerFacts  # noqa: PLC0415
@@ -47,12 +59,28 @@ async def _serve(arguments: Arguments) -> int:
         context_tokens=loaded.context_tokens,
         pool_tokens=loaded.memory.pool_tokens,
         takes_text=not arguments.skip_tokenizer_init,
-        computes_wrongly=loaded.computes_wrongly,
+        computes_wrongly=loaded.computes_wrongly or arguments.answers_wrongly(loaded.layout),
+        rounding=zlib.crc32(repr(loaded.layout).encode()),
     )
     facts = ServerFacts(arguments, loaded, engine, bounds)
-    server = Server(engine, facts, bounds, enable_metrics=arguments.enable_metrics)
+    server = Server(
+        engine,
+        facts,
+        bounds,
+        enable_metrics=arguments.enable_metrics,
+        api_key=arguments.api_key,
+        admin_api_key=arguments.admin_api_key,
+    )
+    server.on_chunk = fault.on_chunk
     # Only with cancellation does a handler learn that its client is gone.
-    runner = web.AppRunner(server.app(), handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
+    app = server.app()
+
+    @web.middleware
+    async def while_busy(request: web.Request, handler: Handler) -> web.StreamResponse:
+        return web.Response(status=503, text="busy") if fault.is_busy else await handler(request)
+
+    app.middlewares.insert(0, while_busy)
+    runner = web.AppRunner(app, handler_cancellation=True, access_log=None, shutdown_timeout=1.0)
     await runner.setup()
     try:
         await web.TCPSite(runner, arguments.host, arguments.port, backlog=2048).start()
@@ -78,6 +106,7 @@ async def _serve(arguments: Arguments) -> int:
         await engine.drained()
         _tell_remaining(engine, log)
     serving.cancel()
+    await peers.tell_the_end()
     await runner.cleanup()
     return 0
 

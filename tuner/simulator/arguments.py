@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -21,6 +22,8 @@ from search_spaces.sglang.versions import NEWEST, EngineVersion
 from tuner.simulator.engine_options import OptionError, check_options
 
 PROGRAM = "sglang serve"
+WRONG_ANSWERS_VARIABLE = "LAYOUT_TUNE_SIMULATED_WRONG_ANSWERS"
+FAULTS_VARIABLE = "LAYOUT_TUNE_SIMULATED_FAULTS"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,18 @@ class Arguments:
     crash_at_running: int | None
     hang_at_running: int | None
     start_hang: bool
+    wrong_answers: str
+    faults_path: str
     launch_words: tuple[str, ...]
+    node_rank: int = 0
+    dist_init_addr: str = ""
+    api_key: str = field(default="", repr=False)
+    admin_api_key: str = field(default="", repr=False)
+
+    def answers_wrongly(self, layout: Layout) -> bool:
+        """Whether it is told to compute something else than other layouts of the model."""
+        name, _, value = self.wrong_answers.partition("=")
+        return bool(name) and str(getattr(layout, name, None)) == value
 
 
 def read_arguments(words: Sequence[str]) -> Arguments:
@@ -92,7 +106,13 @@ def read_arguments(words: Sequence[str]) -> Arguments:
         crash_at_running=known.inject_crash_at_running,
         hang_at_running=known.inject_hang_at_running,
         start_hang=known.inject_start_hang,
+        wrong_answers=known.inject_wrong_answers,
+        faults_path=known.inject_faults,
         launch_words=tuple(words),
+        node_rank=known.node_rank,
+        dist_init_addr=known.dist_init_addr,
+        api_key=known.api_key,
+        admin_api_key=known.admin_api_key,
     )
 
 
@@ -122,7 +142,16 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument("--schedule-conservativeness", type=float, default=1.0)
     engine.add_argument("--decode-log-interval", type=_at_least_one, default=40)
     engine.add_argument("--enable-metrics", action="store_true")
+    engine.add_argument("--node-rank", type=int, default=0)
+    engine.add_argument(
+        "--dist-init-addr",
+        "--nccl-init-addr",
+        default="",
+        help="where the nodes of --nnodes meet; without it this process plays them all",
+    )
     engine.add_argument("--skip-tokenizer-init", action="store_true")
+    engine.add_argument("--api-key", default="", help="asked of every client, as a bearer token")
+    engine.add_argument("--admin-api-key", default="", help="asked of those that steer the server")
     own = parser.add_argument_group("simulator")
     own.add_argument("--cluster", required=True, help="what to simulate, e.g. 8xrtx-pro-6000")
     own.add_argument("--engine-version", default=str(NEWEST), help="whose rules hold")
@@ -133,7 +162,19 @@ def _parser() -> argparse.ArgumentParser:
     own.add_argument("--simulated-because", default="", help="why this is no real engine; shown in /server_info")
     own.add_argument("--inject-crash-at-running", type=_at_least_one, metavar="N", help="die when N requests run")
     own.add_argument("--inject-hang-at-running", type=_at_least_one, metavar="N", help="fall silent when N run")
+    own.add_argument(
+        "--inject-wrong-answers",
+        default=os.environ.get(WRONG_ANSWERS_VARIABLE, ""),
+        metavar="NAME=VALUE",
+        help=f"compute something else in layouts like ep_size=4 (default: ${WRONG_ANSWERS_VARIABLE})",
+    )
     own.add_argument("--inject-start-hang", action="store_true", help="never finish loading")
+    own.add_argument(
+        "--inject-faults",
+        default=os.environ.get(FAULTS_VARIABLE, ""),
+        metavar="FILE",
+        help=f"of faults, one for each server that starts (tuner/simulator/faults.py; default: ${FAULTS_VARIABLE})",
+    )
     return parser
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import math
 
+from tuner.simulator.arrivals import Announced
+
 _FINEST_SLEEP_S = 2e-3
 """Shorter waits are saved up: the event loop cannot sleep them exactly."""
 
@@ -46,6 +48,9 @@ class Turnaround:
     the machine it imitates, that takes no time worth naming. So after completions the clock stands until as
     many requests have come in, or until none has for so long that none will. When the engine is idle, the
     first request of a burst waits for the rest of it in the same way.
+
+    Of a client that announces its load, all this is known and nothing need be guessed: the clock stands while it has
+    fewer requests in flight than it keeps, and more to send.
     """
 
     _DRAINING_S = 2e-3
@@ -54,6 +59,8 @@ class Turnaround:
     _PATIENCE_SHARE = 8.0
     _BURST_GAP_SHARE = 2.0
     """Of the slowest answer lately, in which the speed of the client and of this machine show."""
+    _GONE_S = 20.0
+    """A client that announced more and sends nothing for so long is no longer there."""
 
     def __init__(self) -> None:
         self._owed = 0
@@ -64,8 +71,33 @@ class Turnaround:
         self._unsent = 0
         self._sent = asyncio.Event()
         self._sent.set()
+        self._in_flight = 0
+        self._keeps = 0
+        self._to_come = 0
+        self._came = 0
 
-    def on_arrival(self) -> None:
+    @property
+    def is_announced(self) -> bool:
+        """Whether a load that was announced is under way."""
+        return self._in_flight > 0 or self._to_come > 0
+
+    def on_end(self, announced: Announced | None) -> None:
+        if announced is not None:
+            self._in_flight -= 1
+
+    def on_abort(self) -> None:
+        """A client that gives one up may give all of them up."""
+        self._to_come = 0
+        self._arrived.set()
+
+    def on_arrival(self, announced: Announced | None) -> None:
+        if announced is not None:
+            self._came = self._came + 1 if self.is_announced else 1
+            self._in_flight += 1
+            self._keeps, self._to_come = announced.in_flight, announced.of - self._came
+            self._owed = 0
+            self._arrived.set()
+            return
         taken_s = asyncio.get_running_loop().time() - self._since_s
         if taken_s > self._PATIENCE_S[1]:
             self._owed = 0  # not an answer, but something new after a pause
@@ -92,6 +124,21 @@ class Turnaround:
 
     async def settle(self, *, from_idle: bool) -> None:
         """Returns when time may go on."""
+        if self.is_announced:
+            self._owed = 0
+            return await self._all_there()
+        return await self._guessed(from_idle=from_idle)
+
+    async def _all_there(self) -> None:
+        while self._to_come and self._in_flight < self._keeps:
+            self._arrived.clear()
+            try:
+                async with asyncio.timeout(self._GONE_S):
+                    await self._arrived.wait()
+            except TimeoutError:
+                self._to_come = 0
+
+    async def _guessed(self, *, from_idle: bool) -> None:
         gap_s = self._within(self._BURST_GAP_S, self._BURST_GAP_SHARE) if from_idle else 0.0
         while self._owed or from_idle:
             await self._let_chunks_go()

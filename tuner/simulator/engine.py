@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, NoReturn
 
+from tuner.simulator.arrivals import Announced, Arrivals
 from tuner.simulator.batch_log import BatchLog
 from tuner.simulator.clock import Turnaround, VirtualClock
 from tuner.simulator.scheduler import Plan, Rank, Request, abort_reason
@@ -48,9 +50,10 @@ class Faults:
 class Ticket:
     """One request's place in the engine; `chunks` is what its client reads."""
 
-    def __init__(self, request: Request, rank_index: int) -> None:
+    def __init__(self, request: Request, announced: Announced | None) -> None:
         self.request = request
-        self.rank_index = rank_index
+        self.announced = announced
+        self.rank_index: int | None = None
         self.chunks: asyncio.Queue[Chunk] = asyncio.Queue()
 
 
@@ -113,6 +116,8 @@ class Engine:
         self._faults = faults
         self._on_fault = on_fault
         self._tickets: dict[Request, Ticket] = {}
+        self._arrivals = Arrivals()
+        self._load_began_s = 0.0
         self._next_rank = 0
         self._arrived = asyncio.Event()
         self._is_empty = asyncio.Event()
@@ -126,24 +131,38 @@ class Engine:
     def ticket_of(self, rid: str) -> Ticket | None:
         return next((ticket for request, ticket in self._tickets.items() if request.rid == rid), None)
 
-    def submit(self, request: Request) -> Ticket:
-        """Queues a request on the next rank in turn."""
-        index = self._next_rank
-        self._next_rank = (index + 1) % len(self.ranks)
-        ticket = Ticket(request, index)
+    def submit(self, request: Request, announced: Announced | None = None) -> Ticket:
+        """Takes a request in; it goes to the next rank in turn once it arrives."""
+        ticket = Ticket(request, announced)
+        if announced is not None:
+            if not self.turnaround.is_announced:
+                self._load_began_s = self.clock.now_s
+            if announced.arrives_in_s is not None:
+                request.arrival_s = self._load_began_s + announced.arrives_in_s
         self._tickets[request] = ticket
         self._is_empty.clear()
-        self.ranks[index].waiting.append(request)
-        self.turnaround.on_arrival()
+        self._arrivals.add(ticket)
+        self.turnaround.on_arrival(announced)
         self._arrived.set()
         return ticket
+
+    def _hand_out(self) -> None:
+        """Queues what has arrived, on each rank in turn."""
+        for ticket in self._arrivals.take(self.clock.now_s):
+            ticket.rank_index = self._next_rank
+            self._next_rank = (self._next_rank + 1) % len(self.ranks)
+            self.ranks[ticket.rank_index].waiting.append(ticket.request)
 
     def abort(self, ticket: Ticket) -> None:
         """Ends a request where it stands. Does nothing to one that has ended."""
         request = ticket.request
         if request.finish_reason is None:
             request.finish_reason = abort_reason("Aborted")
-            self.ranks[ticket.rank_index].drop(request)
+            if ticket.rank_index is None:
+                self._arrivals.drop(ticket)
+            else:
+                self.ranks[ticket.rank_index].drop(request)
+            self.turnaround.on_abort()
             self.totals.aborted_requests += 1
             self._deliver(request)
 
@@ -161,6 +180,9 @@ class Engine:
             await self._begin_steps()
             await self._suffer()
             first = min((r for r in self._replicas if r.is_busy), key=lambda r: r.ends_s)
+            if self._arrivals.next_s < first.ends_s:  # a replica at rest can begin with it
+                await self.clock.advance_to(max(self._arrivals.next_s, self.clock.now_s))
+                continue
             await self.clock.advance_to(first.ends_s)
             some_are_done = self._end_step(first)
             if some_are_done and any(r.is_busy or r.has_work for r in self._replicas):
@@ -170,11 +192,15 @@ class Engine:
     async def _begin_steps(self) -> None:
         """Starts every replica that has something to do; waits while none has."""
         while True:
+            self._hand_out()
             for replica in self._replicas:
                 if not replica.is_busy and replica.has_work:
                     replica.begin(self.clock.now_s)
             if any(replica.is_busy for replica in self._replicas):
                 return
+            if math.isfinite(self._arrivals.next_s):
+                await self.clock.advance_to(self._arrivals.next_s)
+                continue
             self._arrived.clear()
             await self._arrived.wait()
             await self.turnaround.settle(from_idle=True)
@@ -213,6 +239,7 @@ class Engine:
         )
         self.turnaround.on_chunk()
         if request.finish_reason is not None:
+            self.turnaround.on_end(ticket.announced)
             del self._tickets[request]
             if not self._tickets:
                 self._is_empty.set()

@@ -13,6 +13,7 @@ from aiohttp import web
 
 from search_spaces.errors import MalformedError
 from tuner.simulator.engine import Chunk, Engine, Ticket
+from tuner.simulator.keys import middleware_for
 from tuner.simulator.server_facts import ServerFacts
 from tuner.simulator.serving import Answer, Bounds, Generation, read_generation
 
@@ -35,15 +36,27 @@ class Status(Enum):
 class Server:
     """The handlers, and how ready the server says it is."""
 
-    def __init__(self, engine: Engine, facts: ServerFacts, bounds: Bounds, *, enable_metrics: bool) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        facts: ServerFacts,
+        bounds: Bounds,
+        *,
+        enable_metrics: bool,
+        api_key: str = "",
+        admin_api_key: str = "",
+    ) -> None:
         self.status = Status.STARTING
         self._engine = engine
         self._facts = facts
         self._bounds = bounds
         self._enable_metrics = enable_metrics
+        self.on_chunk: Callable[[asyncio.Transport | None, int], None] = lambda _transport, _tokens: None
+        """Called after each piece of a streamed answer, with how many tokens were asked for."""
+        self._middlewares = middleware_for(api_key, admin_api_key)
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=_LARGEST_BODY_BYTES)
+        app = web.Application(client_max_size=_LARGEST_BODY_BYTES, middlewares=self._middlewares)
         any_method: dict[str, Callable[[web.Request], Awaitable[web.StreamResponse]]] = {
             "/health": self._health,
             "/health_generate": self._health,
@@ -138,13 +151,15 @@ class Server:
         await response.prepare(request)
         try:
             async with self._served(generation) as (ticket, answer):
-                await self._send_chunks(response, ticket, answer)
+                await self._send_chunks(request, response, ticket, answer)
         except MalformedError as error:
             await response.write(_event({"error": _error_body(400, str(error))}))
         await response.write(b"data: [DONE]\n\n")
         return response
 
-    async def _send_chunks(self, response: web.StreamResponse, ticket: Ticket, answer: Answer) -> None:
+    async def _send_chunks(
+        self, request: web.Request, response: web.StreamResponse, ticket: Ticket, answer: Answer
+    ) -> None:
         while True:
             chunk = await ticket.chunks.get()
             try:
@@ -152,6 +167,7 @@ class Server:
                 await response.write(_event({"error": problem} if problem else answer.document(chunk)))
             finally:
                 self._engine.turnaround.on_chunk_sent()
+            self.on_chunk(request.transport, ticket.request.max_new_tokens)
             if chunk.finish_reason is not None:
                 return
 
@@ -164,7 +180,7 @@ class Server:
         request = generation.request(self._engine.clock.now_s, self._bounds)
         if self._engine.ticket_of(request.rid) is not None:
             raise MalformedError(f"Duplicate request ID detected: {request.rid}")
-        ticket = self._engine.submit(request)
+        ticket = self._engine.submit(request, generation.announced)
         try:
             yield ticket, Answer(generation, request, self._bounds)
         finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from datetime import datetime, timedelta
 
 from tuner.simulator.clock import VirtualClock
@@ -11,8 +12,10 @@ from tuner.simulator.clock import VirtualClock
 class Log:
     """Writes to stderr. The clock's zero is the wall time at which the process began."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: VirtualClock, on_line: Callable[[str], None] = lambda _: None) -> None:
+        """on_line: called after each line."""
         self._clock = clock
+        self._on_line = on_line
         self._zero = datetime.now()  # noqa: DTZ005  # the engine prints local time
 
     def line(self, message: str, *, rank: str = "") -> None:
@@ -24,3 +27,4 @@ class Log:
     def raw(self, text: str) -> None:
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
+        self._on_line(text)

@@ -131,6 +131,8 @@ class ServerFacts:
             "enable_metrics": args.enable_metrics,
             "skip_tokenizer_init": args.skip_tokenizer_init,
             "random_seed": args.seed,
+            "api_key": args.api_key or None,  # SGLang tells them, whoever has got this far
+            "admin_api_key": args.admin_api_key or None,
         }
 
     def _internal_state(self, rank: int) -> dict[str, Any]:

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from search_spaces.errors import MalformedError
+from tuner.simulator.arrivals import Announced, read_announced
 from tuner.simulator.engine import Chunk
+from tuner.simulator.log_probs import LogProbs, read_log_probs
 from tuner.simulator.scheduler import EOS_TOKEN_ID, Request
 
 _DEFAULT_NEW_TOKENS = 128  # SGLang's
@@ -30,6 +32,8 @@ class Bounds:
     pool_tokens: int
     takes_text: bool
     computes_wrongly: bool
+    rounding: int = 0
+    """Stands for the order in which the layout sums: its log-probabilities differ a little by it."""
 
     @property
     def total_tokens(self) -> int:
@@ -50,6 +54,8 @@ class Generation:
     max_new_tokens: int
     ignore_eos: bool
     is_streamed: bool
+    announced: Announced | None = None
+    log_probs: LogProbs | None = None
 
     def request(self, arrival_s: float, bounds: Bounds) -> Request:
         """Raises MalformedError where the prompt is too long."""
@@ -107,6 +113,8 @@ def read_generation(body: Any, bounds: Bounds) -> Generation:
         max_new_tokens=max_new_tokens,
         ignore_eos=bool(sampling.get("ignore_eos", False)),
         is_streamed=bool(body.get("stream", False)),
+        announced=read_announced(body.get("simulated_load")),
+        log_probs=read_log_probs(body, () if ids is None else ids),
     )
 
 
@@ -169,6 +177,11 @@ class Answer:
         if not self._has_begun:
             self._has_begun = True
             meta["simulated_arrival_s"] = request.arrival_s
+        if self._generation.log_probs is not None:
+            bounds = self._bounds
+            meta |= self._generation.log_probs.told(
+                self._ids, vocab_size=bounds.vocab_size, rounding=bounds.rounding, is_wrong=bounds.computes_wrongly
+            )
         if chunk.finish_reason is not None:
             meta["e2e_latency"] = chunk.time_s - request.arrival_s
         return meta

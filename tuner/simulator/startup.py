@@ -26,6 +26,7 @@ from tuner.simulator.deaths import (
 )
 from tuner.simulator.device_memory import GIB, MIB, DeviceMemory, device_memory
 from tuner.simulator.log import Log
+from tuner.simulator.peers import Peers, first_rank_of, neighbour_is_gone
 
 # Simulated durations. INVENTED, of the order that such servers take.
 _INIT_S = 9.0
@@ -63,8 +64,9 @@ class Loaded:
 
 
 class Startup:
-    def __init__(self, arguments: Arguments, clock: VirtualClock, log: Log) -> None:
+    def __init__(self, arguments: Arguments, clock: VirtualClock, log: Log, peers: Peers) -> None:
         self._arguments = arguments
+        self._peers = peers
         self._clock = clock
         self._log = log
         self._verdict: Verdict = judge(
@@ -77,7 +79,7 @@ class Startup:
         )
         self._layout = self._verdict.effective
         self._spent_s: dict[str, float] = {}
-        self._rank = rank_names(self._layout)[0] if self._verdict.is_legal else "TP0"
+        self._rank = first_rank_name(self._layout, peers.rank) if self._verdict.is_legal else "TP0"
 
     async def load(self) -> Loaded:
         """Ends the process where SGLang would end, and never returns where it would wait for ever."""
@@ -86,6 +88,10 @@ class Startup:
         memory = await self._load_weights()
         await self._allocate_pool(memory)
         await self._capture_graphs(memory)
+        await self._peers.all_loaded()
+        self._peers.on_gone = lambda: die_of(
+            neighbour_is_gone(Stage.FORWARD), self._log, rank=self._rank, has_served=True
+        )
         return self._loaded(memory)
 
     def _check_arguments(self) -> None:
@@ -94,12 +100,19 @@ class Startup:
             self._die_at(stage)
         for change in self._verdict.adjustments:
             self._log.line(f"{change.name} is adjusted from {change.before} to {change.after}.")
+        asked = self._arguments
+        told = {"model_path": asked.model_path, "host": asked.host, "port": asked.port}
+        # SGLang prints its keys with all else.
+        told |= {"api_key": asked.api_key or None, "admin_api_key": asked.admin_api_key or None}
+        self._log.line(f"server_args={told}")
 
     async def _start_schedulers(self) -> None:
         self._say("Init parallel begin.")
         if self._breaks(_STARTS_NOTHING):
             await asyncio.Event().wait()
         self._die_at(Stage.INIT)
+        self._peers.on_gone = lambda: self._die(neighbour_is_gone(Stage.INIT))
+        await self._peers.meet()
         await self._spend("init", _INIT_S)
         self._say(f"Init parallel ends. elapsed={_INIT_S:.2f} s, mem usage=0.80 GB")
 
@@ -231,6 +244,21 @@ def rank_names(layout: Layout) -> list[str]:
         )
         names.append(" ".join(name for name, is_shown in parts if is_shown))
     return names
+
+
+def first_rank_name(layout: Layout, node: int) -> str:
+    """How the log calls the first rank of a node."""
+    if node == 0:
+        return rank_names(layout)[0]
+    stage, tp_rank = first_rank_of(layout, node)
+    ep_ranks = layout.tp_size // layout.moe_dp_size
+    parts = (
+        (f"DP{tp_rank // max(layout.attn_tp_size, 1)}", layout.attn_dp_size > 1),
+        (f"PP{stage}", layout.pp_size > 1),
+        (f"TP{tp_rank}", layout.tp_size > 1),
+        (f"EP{(tp_rank % ep_ranks) // max(ep_ranks // layout.ep_size, 1)}", layout.ep_size > 1),
+    )
+    return " ".join(name for name, is_shown in parts if is_shown)
 
 
 def capture_batch_sizes(largest: int) -> list[int]:

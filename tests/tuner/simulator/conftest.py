@@ -11,7 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,8 +85,16 @@ class Simulator:
         with pytest.raises(ProcessLookupError):
             os.killpg(self.process.pid, 0)
 
-    def closed_loop(self, *, concurrency: int, num_requests: int, prompt_tokens: int, output_tokens: int) -> Loop:
-        return asyncio.run(_closed_loop(self.url, concurrency, num_requests, prompt_tokens, output_tokens))
+    def closed_loop(
+        self, *, concurrency: int, num_requests: int, prompt_tokens: int, output_tokens: int, dawdles: bool = False
+    ) -> Loop:
+        """dawdles: the client does something else between an answer and the next request."""
+        errand = f"{self.url}/v1/loads" if dawdles else None
+        return asyncio.run(_closed_loop(self.url, concurrency, num_requests, prompt_tokens, output_tokens, errand))
+
+    def open_loop(self, *, arrivals_s: Sequence[float], prompt_tokens: int, output_tokens: int) -> Loop:
+        """All requests are sent at once, each to arrive at its own time."""
+        return asyncio.run(_open_loop(self.url, arrivals_s, prompt_tokens, output_tokens))
 
 
 @dataclass
@@ -110,29 +118,73 @@ class Loop:
         )
 
 
-async def _closed_loop(url: str, concurrency: int, num_requests: int, prompt_tokens: int, output_tokens: int) -> Loop:
+async def _closed_loop(
+    url: str, concurrency: int, num_requests: int, prompt_tokens: int, output_tokens: int, errand: str | None
+) -> Loop:
     done: list[tuple[dict[str, Any], dict[str, Any]]] = []
     numbers = iter(range(num_requests))
-    async with aiohttp.ClientSession(
-        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=PATIENCE_S), read_bufsize=2**22
-    ) as session:
+    async with _session() as session:
 
         async def worker() -> None:
             for number in numbers:
-                body = {
-                    "input_ids": [10 + number] * prompt_tokens,
-                    "sampling_params": {"max_new_tokens": output_tokens, "ignore_eos": True},
-                    "stream": True,
-                }
-                async with session.post(f"{url}/generate", json=body) as response:
-                    assert response.status == 200
-                    lines = [line async for line in response.content if line.startswith(b"data: {")]
-                done.append((_meta(lines[0]), _meta(lines[-1])))
+                for _ in range(20 if errand else 0):
+                    async with session.get(str(errand)) as response:
+                        await response.read()
+                announced = {"in_flight": concurrency, "number": number, "of": num_requests}
+                done.append(await _ask(session, url, number, prompt_tokens, output_tokens, announced))
 
         async with asyncio.TaskGroup() as workers:
             for _ in range(concurrency):
                 workers.create_task(worker())
     return Loop(done)
+
+
+async def _open_loop(url: str, arrivals_s: Sequence[float], prompt_tokens: int, output_tokens: int) -> Loop:
+    count = len(arrivals_s)
+    async with _session() as session:
+        return Loop(
+            list(
+                await asyncio.gather(
+                    *(
+                        _ask(
+                            session,
+                            url,
+                            number,
+                            prompt_tokens,
+                            output_tokens,
+                            {"in_flight": count, "number": number, "of": count, "arrives_in_s": arrivals_s[number]},
+                        )
+                        for number in range(count)
+                    )
+                )
+            )
+        )
+
+
+def _session() -> aiohttp.ClientSession:
+    return aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=aiohttp.ClientTimeout(total=PATIENCE_S), read_bufsize=2**22
+    )
+
+
+async def _ask(
+    session: aiohttp.ClientSession,
+    url: str,
+    number: int,
+    prompt_tokens: int,
+    output_tokens: int,
+    announced: dict[str, float],
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    body = {
+        "input_ids": [10 + number] * prompt_tokens,
+        "sampling_params": {"max_new_tokens": output_tokens, "ignore_eos": True},
+        "stream": True,
+        "simulated_load": announced,
+    }
+    async with session.post(f"{url}/generate", json=body) as response:
+        assert response.status == 200
+        lines = [line async for line in response.content if line.startswith(b"data: {")]
+    return _meta(lines[0]), _meta(lines[-1])
 
 
 def _meta(line: bytes) -> dict[str, Any]:

@@ -50,6 +50,64 @@ def test_simulated_times_do_not_depend_on_the_pace_of_the_clock(launch):
     assert loops[0] == loops[1] == loops[2]
 
 
+def test_simulated_times_do_not_depend_on_the_speed_of_the_client(launch):
+    with launch(*TP8, "--ep-size", "8", "--dp-size", "1", "--stream-interval", "16") as simulator:
+        simulator.wait_ready()
+        shape = {"concurrency": 6, "num_requests": 15, "prompt_tokens": 512, "output_tokens": 32}
+        shapes = [simulator.closed_loop(**shape, dawdles=dawdles).times_s for dawdles in (False, True)]
+        quick, slow = ([tuple(t - times[0][0] for t in each) for each in times] for times in shapes)
+        # The noise of the steps goes on between the two.
+        assert len(quick) == len(slow) == 15
+        for mine, other in zip(quick, slow, strict=True):
+            assert mine == pytest.approx(other, rel=0.03, abs=0.01)
+        assert sum(arrival_s == 0.0 for arrival_s, _, _ in slow) == 6
+
+
+def test_requests_of_an_open_loop_arrive_when_they_are_announced(launch):
+    arrivals_s = [0.0, 0.5, 0.5, 40.0, 3.0]
+    with launch(*TP8, "--ep-size", "8") as simulator:
+        simulator.wait_ready()
+        loop = simulator.open_loop(arrivals_s=arrivals_s, prompt_tokens=256, output_tokens=64)
+        seen = [first["simulated_arrival_s"] for first, _ in loop.requests]
+        assert [arrival_s - seen[0] for arrival_s in seen] == pytest.approx(arrivals_s)
+        # The last one has the engine to itself.
+        last_first, last_end = loop.requests[3]
+        assert last_first["simulated_time_s"] > last_first["simulated_arrival_s"]
+        assert last_end["simulated_time_s"] - last_first["simulated_arrival_s"] < 3.0
+
+
+def test_a_client_that_announces_more_and_leaves_does_not_stop_the_clock(launch):
+    async def leave(url):
+        async with aiohttp.ClientSession(read_bufsize=2**22) as session:
+            body = endless("gone") | {"simulated_load": {"in_flight": 1, "number": 0, "of": 9}}
+            async with session.post(f"{url}/generate", json=body) as response:
+                await response.content.readline()
+
+    with launch(*TP8, scale="2000") as simulator:
+        simulator.wait_ready()
+        asyncio.run(leave(simulator.url))
+        simulator.wait_until(lambda: simulator.json("/v1/loads")["loads"][0]["num_running_reqs"] == 0)
+        assert simulator.json("/generate", {"input_ids": [1, 2, 3]})["meta_info"]["prompt_tokens"] == 3
+
+
+@pytest.mark.parametrize(
+    "announced",
+    [
+        3,
+        {"in_flight": 0, "number": 0, "of": 1},
+        {"in_flight": 1, "number": 1, "of": 1},
+        {"in_flight": 1, "number": 0},
+        {"in_flight": 1, "number": 0, "of": 1, "arrives_in_s": -1},
+        {"in_flight": 1, "number": 0, "of": 1, "arrives_in_s": "soon"},
+    ],
+)
+def test_a_load_that_makes_no_sense_is_refused(launch, announced):
+    with launch(*TP8) as simulator:
+        simulator.wait_ready()
+        status, _ = simulator.call("/generate", {"input_ids": [1], "simulated_load": announced})
+        assert status == 400
+
+
 def test_another_seed_is_another_run_of_nearly_the_same_speed(launch):
     speeds = []
     for seed in ("1", "2"):

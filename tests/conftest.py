@@ -1,0 +1,39 @@
+"""Real services that tests of several folders use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.services.machine import Machine, booted_machine
+from tests.services.slurm import Slurm, running_slurm
+from tests.services.ssh_server import Sshd, running_sshd
+
+
+@pytest.fixture(scope="session")
+def sshd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sshd]:
+    """An ssh server of this worker's own, with a key for root that only the tests have."""
+    with running_sshd(tmp_path_factory.mktemp("sshd")) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
+    """One that runs systemd, booted for this worker; it sees the folders of this worker's tests."""
+    with booted_machine(tmp_path_factory.mktemp("machine"), tmp_path_factory.getbasetemp()) as booted:
+        yield booted
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
+    """A Slurm of two nodes with eight declared GPUs each, of this worker's own."""
+    with running_slurm(tmp_path_factory.mktemp("slurm") / "run") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def allocation(slurm: Slurm) -> Iterator[dict[str, str]]:
+    """The environment of a process inside an allocation of both nodes."""
+    with slurm.allocation() as env:
+        yield env

@@ -1,0 +1,409 @@
+"""What every way of starting a server keeps to, run for each of them (`implementations.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from search_spaces.catalogue import parse_cluster
+from search_spaces.layout import Layout
+from search_spaces.sglang.versions import NEWEST
+from tests.tuner.servers.implementations import IMPLEMENTATIONS, Implementation, every_implementation
+from tuner.engine import simulated
+from tuner.server_control import is_ready, server_info
+from tuner.servers.protocol import Launch, Launcher, LaunchError, Server
+
+HOSTILE = ["a b", "'", '"', "$(touch /x)", "`id`", "-oProxyCommand=id", "line\nline", "*", "\\", "!x", "", "é", "--"]
+NOT_UTF8 = os.fsdecode(b"\xff\xfe")
+SLEEP = "import time; print('up', flush=True); time.sleep(600)"
+DEATH_SEEN_S = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where one test starts its servers. `token` stands in the words of every process that they are."""
+
+    launcher: Launcher
+    implementation: Implementation
+    source: str
+    folder: Path
+    token: str = field(default_factory=lambda: f"token-{secrets.token_hex(8)}")
+    started: list[Server] = field(default_factory=list)
+
+    def launch(self, code: str, *words: str, grace_s: float = 10.0, **env: str) -> Launch:
+        return Launch(
+            command=self.implementation.words((self.implementation.python, "-c", code, self.token, *words)),
+            host="127.0.0.1",
+            port=self.launcher.free_port(),
+            log_path=self.folder / f"{len(self.started)}" / "server.log",
+            grace_s=grace_s,
+            env=env,
+        )
+
+    def start(self, code: str, *words: str, grace_s: float = 10.0, **env: str) -> Server:
+        self.started.append(self.launcher.start(self.launch(code, *words, grace_s=grace_s, **env)))
+        return self.started[-1]
+
+    def alive(self) -> list[psutil.Process]:
+        """Processes of its servers, wherever they are: those that this Python code was started as."""
+        return [p for p in of_token(self.token) if _words(p)[1:2] == ["-c"]]
+
+
+@pytest.fixture(params=every_implementation())
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    implementation = IMPLEMENTATIONS[request.param]
+    test = request.node.originalname
+    if reason := (implementation.lacks or {}).get(test, ""):
+        pytest.skip(reason)
+    launcher = implementation.launcher(request)
+    place = Place(
+        launcher=launcher, implementation=implementation, source=implementation.source(request), folder=tmp_path
+    )
+    yield place
+    for server in place.started:
+        server.stop()
+    assert not place.alive()
+
+
+def of_token(token: str) -> list[psutil.Process]:
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.status() != psutil.STATUS_ZOMBIE and token in process.cmdline():
+                found.append(process)
+    return found
+
+
+def eventually(claim: Callable[[], object], limit_s: float = 60.0) -> bool:
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if claim():
+            return True
+        time.sleep(0.02)
+    return bool(claim())
+
+
+def log_of(server: Server) -> str:
+    path = server.launch.log_path
+    return path.read_text() if path.exists() else ""
+
+
+def said(server: Server, word: str) -> bool:
+    return eventually(lambda: word in log_of(server))
+
+
+def ended(server: Server) -> int | None:
+    assert eventually(lambda: server.exit_code() is not None), (server.lost(), log_of(server))
+    assert not server.lost()
+    return server.exit_code()
+
+
+def test_both_outputs_go_to_the_log_and_the_exit_code_comes_back(place: Place) -> None:
+    server = place.start("import sys; print('out'); print('err', file=sys.stderr); sys.exit(7)")
+    assert ended(server) == 7
+    assert set(log_of(server).split()) == {"out", "err"}
+
+
+@pytest.mark.parametrize("code", [0, 1, 127, 255])
+def test_no_exit_code_is_taken_for_the_way_s_own(place: Place, code: int) -> None:
+    assert ended(place.start(f"import sys; sys.exit({code})")) == code
+
+
+def test_a_server_that_kills_itself_is_seen_as_128_plus_the_signal(place: Place) -> None:
+    assert ended(place.start("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")) == 137
+
+
+def test_a_death_is_known_within_a_second(place: Place) -> None:
+    took_s = []
+    for _ in range(3):  # a busy machine may hold one up, but not every time
+        server = place.start(SLEEP)
+        assert said(server, "up")
+        assert server.exit_code() is None
+        began_s = time.monotonic()
+        for process in place.alive():
+            process.kill()
+        assert ended(server) == 137
+        took_s.append(time.monotonic() - began_s)
+    assert min(took_s) < DEATH_SEEN_S, took_s
+
+
+def test_it_runs_until_it_is_stopped_and_stopping_twice_is_safe(place: Place) -> None:
+    server = place.start(SLEEP)
+    assert said(server, "up")
+    assert server.exit_code() is None
+    assert server.lost() == ""
+    server.stop()
+    assert (server.exit_code(), server.lost()) == (143, "")
+    server.stop()
+    assert server.exit_code() == 143
+
+
+def test_a_server_that_is_still_starting_can_be_stopped(place: Place) -> None:
+    server = place.start("import time; time.sleep(600)")
+    server.stop()
+    assert server.exit_code() == 143
+    assert not place.alive()
+
+
+# Interrupted between its making and its first name, a pipe is closed by the garbage collector.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+def test_a_start_that_is_interrupted_leaves_nothing(place: Place) -> None:
+    starting = False
+
+    def interrupt(*_: object) -> None:
+        if starting:
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for delay_s in (0.002, 0.05, 0.2, 0.5):
+            launch = place.launch(SLEEP, grace_s=0.2)
+            signal.setitimer(signal.ITIMER_REAL, delay_s)
+            with suppress(KeyboardInterrupt):
+                starting = True
+                place.started.append(place.launcher.start(launch))
+            starting = False
+            for server in place.started:
+                server.stop()
+            place.started.clear()
+            assert eventually(lambda: not place.alive())
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+def test_a_server_asked_to_end_may_end_gracefully(place: Place) -> None:
+    server = place.start(
+        "import signal, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('draining', flush=True), sys.exit(0)))\n"
+        "print('up', flush=True); time.sleep(600)",
+        grace_s=60.0,
+    )
+    assert said(server, "up")
+    server.stop()
+    assert server.exit_code() == 0
+    assert "draining" in log_of(server)
+
+
+# A server that ignores SIGTERM, with a child in a session of its own that does so too.
+STUBBORN = """
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+deaf = 'import signal, time; signal.signal(15, signal.SIG_IGN); print("deaf", flush=True); time.sleep(600)'
+subprocess.Popen([sys.executable, '-c', deaf, sys.argv[1]], start_new_session=True)
+print('up', flush=True); time.sleep(600)
+"""
+
+
+def test_the_whole_tree_is_gone_even_children_that_left_the_group_and_ignore_signals(place: Place) -> None:
+    server = place.start(STUBBORN, grace_s=0.2)
+    assert said(server, "up")
+    assert said(server, "deaf")
+    assert len(place.alive()) == 2
+    server.stop()
+    assert not place.alive()
+    assert server.exit_code() == 137
+
+
+# Forks twice into a session of its own, as daemons do, so that its parent is none of the server's.
+DAEMON = """
+import os, sys, time
+def daemon():
+    if os.fork() == 0:
+        os.setsid()
+        if os.fork() == 0:
+            os.execv(sys.executable, [sys.executable, '-c', 'import time; print("daemon", flush=True); time.sleep(600)', sys.argv[1]])
+        os._exit(0)
+    os.wait()
+daemon()
+print('up', flush=True)
+"""
+
+
+def test_daemons_are_ended_with_the_server(place: Place) -> None:
+    server = place.start(f"{DAEMON}time.sleep(600)", grace_s=0.2)
+    assert said(server, "daemon")
+    assert len(place.alive()) == 2
+    server.stop()
+    assert not place.alive()
+
+
+def test_what_a_dead_server_left_behind_is_ended(place: Place) -> None:
+    server = place.start(f"{DAEMON}os._exit(3)")
+    assert ended(server) == 3
+    assert not place.alive()
+
+
+def test_a_server_that_was_stopped_by_a_signal_is_ended_without_the_whole_grace(place: Place) -> None:
+    server = place.start(SLEEP, grace_s=600.0)
+    assert said(server, "up")
+    for process in place.alive():
+        process.suspend()
+    server.stop()
+    assert server.exit_code() == 143
+
+
+SHOW = """
+import json, os, sys
+held = {k: v for k, v in os.environb.items() if k.startswith(b'SHOWN_')}
+print(json.dumps([[os.fsencode(a).hex() for a in sys.argv[2:]], {k.decode(): v.hex() for k, v in held.items()}]))
+"""
+
+
+def test_words_and_environment_arrive_as_they_are(place: Place) -> None:
+    words = [*HOSTILE, NOT_UTF8]
+    env = {f"SHOWN_{i}": word for i, word in enumerate(words)}
+    server = place.start(SHOW, *words, **env)
+    assert ended(server) == 0
+    argv, held = json.loads(log_of(server))
+    assert [os.fsdecode(bytes.fromhex(word)) for word in argv] == words
+    assert {name: os.fsdecode(bytes.fromhex(value)) for name, value in held.items()} == env
+
+
+def test_its_signals_and_input_are_those_of_a_plain_start(place: Place) -> None:
+    server = place.start(
+        "import signal, sys\n"
+        "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler, sys.stdin.read() == '',"
+        " signal.getsignal(signal.SIGHUP) == signal.SIG_DFL)"
+    )
+    assert ended(server) == 0
+    assert log_of(server).split() == ["True", "True", "True"]
+
+
+def test_no_secret_of_environment_or_flags_stands_in_a_listing_but_in_the_server_s_own(place: Place) -> None:
+    canary = f"canary-{secrets.token_hex(8)}"
+    server = place.start(SLEEP, "--api-key", canary, HF_TOKEN=canary)
+    assert said(server, "up")
+    showing = [p for p in psutil.process_iter() if any(canary in word for word in _words(p))]
+    assert showing
+    assert all(_words(p)[1:2] == ["-c"] and SLEEP in _words(p) for p in showing), [_words(p) for p in showing]
+
+
+def _words(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
+def test_the_log_can_be_followed_while_it_runs(place: Place) -> None:
+    go = place.folder / "go"
+    server = place.start(
+        f"import pathlib, time\nprint('one', flush=True)\n"
+        f"while not pathlib.Path({str(go)!r}).exists(): time.sleep(0.01)\nprint('two', flush=True); time.sleep(600)"
+    )
+    assert said(server, "one")
+    assert "two" not in log_of(server)
+    go.touch()
+    assert said(server, "two")
+
+
+def test_a_flood_of_output_arrives_whole_and_the_server_ends(place: Place) -> None:
+    server = place.start("import sys\nfor i in range(50): sys.stdout.write(f'{i:03}' + 'x' * 999_996 + '\\n')")
+    assert ended(server) == 0
+    log = server.launch.log_path.read_bytes()
+    assert len(log) == 50_000_000
+    assert [int(line[:3]) for line in log.split()] == list(range(50))
+
+
+def test_a_program_that_does_not_exist_or_may_not_be_run_is_a_launch_error(place: Place) -> None:
+    plain = place.folder / "plain"
+    plain.write_text("no program")
+    for program in ("/no-such-program", str(plain)):
+        launch = Launch(command=(program, place.token), host="127.0.0.1", port=1, log_path=place.folder / "log")
+        with pytest.raises(LaunchError, match=f"cannot start '{program}': .*it may not be run"):
+            place.launcher.start(launch)
+
+
+def test_a_port_in_use_is_a_launch_error(place: Place) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        busy = Launch(
+            command=(sys.executable, "-c", "", place.token),
+            host="127.0.0.1",
+            port=taken.getsockname()[1],
+            log_path=place.folder / "log",
+        )
+        with pytest.raises(LaunchError, match=f"port {busy.port} is in use"):
+            place.launcher.start(busy)
+
+
+def test_a_log_that_cannot_be_written_is_a_launch_error(place: Place) -> None:
+    (place.folder / "file").write_text("")
+    nowhere = Launch(
+        command=(sys.executable, "-c", "", place.token),
+        host="127.0.0.1",
+        port=place.launcher.free_port(),
+        log_path=place.folder / "file" / "log",
+    )
+    with pytest.raises(LaunchError, match="cannot start"):
+        place.launcher.start(nowhere)
+
+
+def test_a_free_port_can_be_bound(place: Place) -> None:
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", place.launcher.free_port()))
+
+
+KILLED_TUNER = """
+import sys, time
+from pathlib import Path
+from tuner.servers.protocol import Launch
+{source}
+launch = Launch(command={command!r}, host='127.0.0.1', port=launcher.free_port(), log_path=Path({log!r}), grace_s=0.2)
+server = launcher.start(launch)
+print('started', flush=True)
+time.sleep(600)
+"""
+
+
+def test_a_tuner_killed_by_sigkill_leaves_nothing(place: Place) -> None:
+    launch = place.launch(STUBBORN)
+    source = KILLED_TUNER.format(source=place.source, command=launch.command, log=str(launch.log_path))
+    tuner = subprocess.Popen(
+        [sys.executable, "-c", source, "the tuner"], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert tuner.stdout is not None
+        assert tuner.stdout.readline() == "started\n"
+        assert eventually(lambda: len(place.alive()) == 2)
+        helpers = [p for p in psutil.Process(tuner.pid).children(recursive=True) if p.is_running()]
+        assert helpers
+    finally:
+        tuner.send_signal(signal.SIGKILL)
+        tuner.communicate()
+    assert eventually(lambda: not place.alive())
+    assert eventually(lambda: not [p for p in helpers if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
+
+
+def test_a_simulated_server_is_seen_ready_through_its_address(place: Place) -> None:
+    cluster = parse_cluster("8xrtx-pro-6000")
+    engine = simulated(cluster, NEWEST, because="a test", clock_scale=1000.0)
+    port = place.launcher.free_port()
+    command = engine.command(Layout(tp_size=8), model_path="qwen3-30b-a3b", host="127.0.0.1", port=port, seed=0)
+    launch = Launch(
+        command=place.implementation.words((place.implementation.python, *command[1:])),
+        host="127.0.0.1",
+        port=port,
+        log_path=place.folder / "server.log",
+    )
+    server = place.launcher.start(launch)
+    place.started.append(server)
+    assert eventually(lambda: is_ready(server.base_url) or server.exit_code() is not None), log_of(server)
+    assert server_info(server.base_url)["tp_size"] == 8
+    server.stop()
+    assert not is_ready(server.base_url)

@@ -1,0 +1,107 @@
+"""`tune measure`: a server that runs already."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from search_spaces.errors import UserError
+from tuner.commands.told_errors import errors_told
+from tuner.server_keys import ServerKeys
+
+_WORKLOAD = "The load"
+_RECORD = "The record"
+
+
+def measure(
+    url: Annotated[str, typer.Argument(help="Where the server answers, e.g. http://127.0.0.1:30000.", metavar="URL")],
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="A folder with a config.json, or a name or hub id of the catalogue. Default: what the server says.",
+            metavar="MODEL",
+        ),
+    ] = None,
+    api_key_env: Annotated[
+        str | None,
+        typer.Option(help="The environment variable that holds the key the server asks for.", metavar="NAME"),
+    ] = None,
+    admin_api_key_env: Annotated[
+        str | None,
+        typer.Option(help="The same for its --admin-api-key, where it has one.", metavar="NAME"),
+    ] = None,
+    concurrency: Annotated[
+        str, typer.Option(help="The ladder: rising, from 1.", rich_help_panel=_WORKLOAD, metavar="N,N,...")
+    ] = "1,4,16,64,128",
+    input_tokens: Annotated[int, typer.Option(help="Prompt length.", rich_help_panel=_WORKLOAD)] = 1024,
+    output_tokens: Annotated[int, typer.Option(help="Output length.", rich_help_panel=_WORKLOAD)] = 512,
+    whole_ladder: Annotated[
+        bool,
+        typer.Option(
+            "--whole-ladder",
+            help="Go on past the peak, and with the KV pool full.",
+            rich_help_panel=_WORKLOAD,
+        ),
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Makes prompts repeatable.", rich_help_panel=_WORKLOAD)] = 0,
+    tracking_uri: Annotated[
+        str | None,
+        typer.Option(
+            help="MLflow's store. Default: ./mlruns/mlflow.db.",
+            envvar="MLFLOW_TRACKING_URI",
+            rich_help_panel=_RECORD,
+            metavar="URI",
+        ),
+    ] = None,
+    json_output: Annotated[
+        bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_RECORD)
+    ] = False,
+) -> None:
+    """Measures an SGLang server that somebody else started, and leaves it running.
+
+    The server should have nothing else to do: its prefix cache is emptied before each rung of the ladder.
+    """
+    from search_spaces.workload import Workload  # noqa: PLC0415
+    from tuner import asking  # noqa: PLC0415
+    from tuner.measured_server import base_url_of  # noqa: PLC0415
+
+    with errors_told(json_output=json_output):
+        base_url = base_url_of(url)
+        keys = ServerKeys(
+            api_key=_key("--api-key-env", api_key_env), admin_api_key=_key("--admin-api-key-env", admin_api_key_env)
+        )
+        if not 0 <= seed < 2**32:
+            raise UserError(f"--seed is between 0 and {2**32 - 1} (got {seed})")
+        workload = Workload(
+            input_tokens=input_tokens,
+            output_tokens=output_tokens,
+            concurrencies=asking.concurrencies_of(concurrency),
+        )
+        root = Path.cwd() / "mlruns"
+        _, tracking_uri = asking.stores(root, None, tracking_uri)
+        from tuner import measure_job  # noqa: PLC0415
+
+        request = measure_job.MeasureRequest(
+            base_url=base_url,
+            keys=keys,
+            model=model,
+            workload=workload,
+            seed=seed,
+            is_whole_ladder=whole_ladder,
+            tracking_uri=tracking_uri,
+            artifact_root=str(root / "artifacts"),
+        )
+        code = measure_job.run(request, json_output=json_output)
+    raise typer.Exit(code)
+
+
+def _key(option: str, variable: str | None) -> str:
+    if variable is None:
+        return ""
+    key = os.environ.get(variable, "")
+    if not key:
+        raise UserError(f"{option} {variable}: there is no such variable in the environment, or it is empty")
+    return key
