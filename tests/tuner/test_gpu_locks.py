@@ -44,9 +44,17 @@ def test_two_tuners_do_not_share_a_gpu_but_may_share_a_host(tmp_path: Path, host
         pass
 
 
+def words_of(process: psutil.Process) -> list[str]:
+    """None of one that has ended, and is only not buried yet."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
+
+
 def test_what_is_held_elsewhere_is_given_back_with_the_process_there(tmp_path: Path) -> None:
     with locked_gpus(Elsewhere(), UUIDS, str(tmp_path / "locks")):
-        (holder,) = [p for p in psutil.Process().children(recursive=True) if "GPU-b" in p.cmdline()]
+        (holder,) = [p for p in psutil.Process().children(recursive=True) if "GPU-b" in words_of(p)]
     assert not psutil.pid_exists(holder.pid)
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -80,7 +81,12 @@ def client_of(server: ContainerServer) -> psutil.Process:
     """The `docker run` process of a server."""
     wanted = ["docker", "run"]
     tree = psutil.Process(server._keeper.pid).children(recursive=True)  # type: ignore[attr-defined]
-    return next(p for p in tree if Path(p.cmdline()[1]).name == "docker" and p.cmdline()[2:3] == wanted[1:])
+    for process in tree:
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            if [Path(word).name for word in words[1:3]] == wanted:
+                return process
+    pytest.fail("no client runs")
 
 
 def is_gone(process: psutil.Process) -> bool:
