@@ -8,6 +8,7 @@ from search_spaces.errors import MalformedError, UserError
 from search_spaces.layout import Layout
 from search_spaces.sglang.flags import from_argv
 from search_spaces.sglang.versions import NEWEST
+from tuner.server_keys import checked_key, keys_of
 
 _SEARCHED_OR_PINNED = (
     "tp_size",
@@ -50,6 +51,9 @@ def extra_args_of(text: str) -> tuple[str, ...]:
     if not text.strip():
         return ()
     words = shell_words("--engine-args", text)
+    keys = keys_of(words)
+    for key in (keys.api_key, keys.admin_api_key):
+        checked_key("--engine-args", key)
     names = {w.partition("=")[0] for w in words}
     clash = sorted(names & set(_OURS))
     if not clash:

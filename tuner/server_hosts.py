@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from search_spaces.errors import MalformedError, UserError
-from tuner.servers.host import Host, HostError
-from tuner.servers.ssh_host import SshHost, last_line
+from tuner.servers.host import Host, HostError, last_line
+from tuner.servers.ssh_host import SshHost
 
 _OLDEST_PYTHON = (3, 8)
 _ASK_PYTHON = "import sys; print(*sys.version_info[:2])"

@@ -12,11 +12,23 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from search_spaces.errors import MalformedError
 from tuner.secret_words import secrets_in
 
 _OPEN = ("/health", "/ready", "/metrics")
 _STEERING = ("/flush_cache", "/abort_request")
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})")
+
+
+def checked_key(origin: str, key: str) -> str:
+    """`key`, where a header can carry it to a server that then knows it: SGLang compares it with the header's text, in
+    which bytes beyond ASCII are read as Latin-1. Raises MalformedError, which does not show it.
+    """
+    if key.isascii() and key.isprintable() and key == key.strip():
+        return key
+    raise MalformedError(
+        f"{origin} holds a key that no request can carry: it is printable ASCII, without spaces or line ends around it"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,11 +15,10 @@ from typing import Any
 
 import mlflow
 import optuna
-import psutil
 import pytest
 from mlflow.entities import Run
 
-from tuner.servers.orphans import OWNER_VARIABLE
+from tests.end_to_end.fault_campaign import processes_of
 from tuner.voice import SIMULATED_MARK
 
 QUICK = ("--concurrency", "1,8", "--output-tokens", "32", "--clock-scale", "1e9")
@@ -43,19 +42,6 @@ def _environment() -> dict[str, str]:
     proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
     path = f"{Path(__file__).parent / 'no_gpu'}:{Path(sys.executable).parent}:{os.defpath}"
     return {**kept, **proxy, "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": path}
-
-
-def processes_of(folder: Path) -> list[psutil.Process]:
-    """Everything that still runs for a tuner in `folder`: its servers carry its mark and work there."""
-    found = []
-    for process in psutil.process_iter():
-        try:
-            marked = OWNER_VARIABLE in process.environ() and process.cwd() == str(folder)
-        except (psutil.Error, OSError):
-            continue
-        if marked and process.status() != psutil.STATUS_ZOMBIE:
-            found.append(process)
-    return found
 
 
 def eventually(claim: Callable[[], bool], limit_s: float = 60.0) -> bool:

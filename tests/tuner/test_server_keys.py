@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tuner.server_keys import ServerKeys, keys_of
+from search_spaces.errors import MalformedError
+from tuner.server_keys import ServerKeys, checked_key, keys_of
 
 
 @pytest.mark.parametrize(
@@ -20,6 +21,17 @@ from tuner.server_keys import ServerKeys, keys_of
 )
 def test_the_key_is_found_in_the_words_that_start_the_server(words: tuple[str, ...]) -> None:
     assert keys_of(words, {"ITS_KEY": "k-123"}) == ServerKeys(api_key="k-123")
+
+
+@pytest.mark.parametrize("key", ["k-123\n", " k-123", "k-123\r\nX: y", "k-123é", "k-123☃", "k-123\x00", "k-123\udcff"])
+def test_a_key_that_no_header_can_carry_is_refused_and_not_shown(key: str) -> None:
+    with pytest.raises(MalformedError, match="--api-key-env K holds a key that no request can carry") as refused:
+        checked_key("--api-key-env K", key)
+    assert "k-123" not in str(refused.value)
+
+
+def test_a_key_may_hold_what_headers_hold() -> None:
+    assert checked_key("K", "a b~!$%&'*+-.^_`|:/=") == "a b~!$%&'*+-.^_`|:/="
 
 
 def test_no_key_is_made_up() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from search_spaces.errors import UserError
 from tuner.commands.told_errors import errors_told
-from tuner.server_keys import ServerKeys
+from tuner.server_keys import ServerKeys, checked_key
 
 _WORKLOAD = "The load"
 _RECORD = "The record"
@@ -101,7 +101,7 @@ def measure(
 def _key(option: str, variable: str | None) -> str:
     if variable is None:
         return ""
-    key = os.environ.get(variable, "")
+    key = os.environ.get(variable, "").strip()  # a file or a secret store often ends it with a line end
     if not key:
         raise UserError(f"{option} {variable}: there is no such variable in the environment, or it is empty")
-    return key
+    return checked_key(f"{option} {variable}", key)

@@ -16,10 +16,9 @@ from typing import IO, Any
 
 from tuner.servers import guard
 from tuner.servers.copied_log import CopiedLog
-from tuner.servers.host import Host, HostError
+from tuner.servers.host import Host, HostError, last_line
 from tuner.servers.orphans import OWNER_VARIABLE, SERVER_VARIABLE, end_server, owner_mark
 from tuner.servers.protocol import Launch, LaunchError
-from tuner.servers.ssh_host import last_line
 
 GUARD_SOURCE = Path(guard.__file__).read_text()
 

@@ -14,6 +14,9 @@ from typing import Protocol
 
 LOOPBACK = "127.0.0.1"
 
+FREE_PORT = f"import socket; s = socket.socket(); s.bind(({LOOPBACK!r}, 0)); print(s.getsockname()[1])"
+"""For Python on another machine: prints one of its ports that nothing listens on."""
+
 
 class HostError(Exception):
     """The host was not reached, the connection was lost, or the command took too long: no answer of the command."""
@@ -134,3 +137,9 @@ def port_is_free(address: str, port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def last_line(said: bytes) -> str:
+    """Where ssh, srun and shells say what went wrong."""
+    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
+    return lines[-1] if lines else ""

@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.servers.guarded import GuardedLauncher, GuardedServer
-from tuner.servers.host import LOOPBACK, Answer, HostError, answer_of
+from tuner.servers.host import FREE_PORT, LOOPBACK, Answer, HostError, answer_of, last_line
 from tuner.servers.protocol import Launch
 
 JOB_VARIABLE = "SLURM_JOB_ID"
@@ -36,7 +36,6 @@ _ENDING_S = 5.0
 """How long it is waited for the word for an end that is not over yet."""
 _POLL_S = 0.2
 _LIVING = frozenset({"RUNNING", "SUSPENDED", "CONFIGURING"})
-_FREE_PORT = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"
 
 
 class NoAllocationError(RuntimeError):
@@ -100,7 +99,7 @@ class SlurmHost:
         stderr, found, code = answer.stderr.rpartition(f"{mark} ".encode())
         number = code.split()[:1]  # srun may have more to say
         if not found or not number or not number[0].isdigit():
-            raise HostError(f"{self._node}: {_last_line(answer.stderr) or f'srun ended with {answer.code}'}")
+            raise HostError(f"{self._node}: {last_line(answer.stderr) or f'srun ended with {answer.code}'}")
         return Answer(code=int(number[0]), stdout=answer.stdout, stderr=stderr)
 
     def command(self, words: Sequence[str]) -> list[str]:
@@ -121,9 +120,9 @@ class SlurmHost:
         return _value(_asked("scontrol", "show", "node", "-o", self._node), "NodeAddr") or self._node
 
     def free_port(self) -> int:
-        answer = self.run([self.python, "-I", "-c", _FREE_PORT])
+        answer = self.run([self.python, "-I", "-c", FREE_PORT])
         if answer.code or not answer.stdout.strip().isdigit():
-            raise HostError(f"{self._node}: {_last_line(answer.stderr) or f'no {self.python} that works'}")
+            raise HostError(f"{self._node}: {last_line(answer.stderr) or f'no {self.python} that works'}")
         return int(answer.stdout)
 
     def reach(self, port: int) -> tuple[str, int]:
@@ -204,15 +203,10 @@ def _asked(*words: str) -> str:
     except subprocess.TimeoutExpired:
         raise HostError(f"{words[0]} did not answer within {_ASKED_S:g} s") from None
     if done.returncode:
-        raise HostError(_last_line(done.stderr.encode()) or f"{words[0]} ended with {done.returncode}")
+        raise HostError(last_line(done.stderr.encode()) or f"{words[0]} ended with {done.returncode}")
     return done.stdout
 
 
 def _value(shown: str, name: str) -> str:
     """Of one `Name=value` in a line of scontrol's."""
     return next((word.partition("=")[2] for word in shown.split() if word.startswith(f"{name}=")), "")
-
-
-def _last_line(said: bytes) -> str:
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else ""

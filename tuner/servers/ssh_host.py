@@ -16,12 +16,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tuner.servers.host import LOOPBACK, Answer, HostError, answer_of, unused_port
+from tuner.servers.host import FREE_PORT, LOOPBACK, Answer, HostError, answer_of, last_line, unused_port
 
 # What may stand in `[user@]host` or `ssh://[user@]host[:port]`: nothing that a shell or ssh's options would read.
 _DESTINATION = re.compile(r"(?:ssh://)?[A-Za-z0-9_\[][A-Za-z0-9_.@:%+\[\]-]*")
 
-_FREE_PORT = "import socket; s = socket.socket(); s.bind(('127.0.0.1', 0)); print(s.getsockname()[1])"
 _FORWARD_TRIES = 5
 _CONNECT_S = 60.0
 _POLL_S = 0.02
@@ -89,7 +88,7 @@ class SshHost:
         raise self._failed(last_line(told.stderr) or "ssh does not say which address it has")
 
     def free_port(self) -> int:
-        answer = self.run([self.python, "-I", "-c", _FREE_PORT])
+        answer = self.run([self.python, "-I", "-c", FREE_PORT])
         if answer.code or not answer.stdout.strip().isdigit():
             raise self._failed(last_line(answer.stderr) or f"no {self.python} that works")
         return int(answer.stdout)
@@ -195,12 +194,6 @@ class SshHost:
                 return
             time.sleep(_POLL_S)
         raise self._failed(f"ssh did not connect within {_CONNECT_S:g} s")
-
-
-def last_line(said: bytes) -> str:
-    """Where ssh and shells say what went wrong."""
-    lines = [line.strip() for line in said.decode(errors="replace").splitlines() if line.strip()]
-    return lines[-1] if lines else ""
 
 
 def _forward(here: int, there: int) -> list[str]:
