@@ -1,7 +1,8 @@
-"""Real services that tests of several folders use."""
+"""How many processes share the tests, and real services that tests of several folders use."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import pytest
@@ -9,6 +10,20 @@ import pytest
 from tests.services.machine import Machine, booted_machine
 from tests.services.slurm import Slurm, running_slurm
 from tests.services.ssh_server import Sshd, running_sshd
+
+MOST_WORKERS = 8
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:
+    """A worker for each core, and none where the output is to be seen (`-s`). Real engines start one after the other:
+    SGLang chooses its ports long before it binds them.
+    """
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    marked = config.option.markexpr
+    if config.option.capture == "no" or ("engine" in marked and "not engine" not in marked):
+        return 0
+    return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
 
 
 @pytest.fixture(scope="session")

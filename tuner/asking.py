@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +30,12 @@ STORY_MODEL = "kimi-k2.6"
 STORY_CLUSTER = "8xrtx-pro-6000"
 DEFAULT_CLOCK_SCALE = 600.0
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._ -]{0,119}")
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(s|m|h|)")
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(s|m|h|)")
 _TIME_UNITS_S = {"s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST_S = 365 * 24 * 3600.0
+_LEAST_PATIENCE_S = 1.0
+_COUNT = re.compile(r"[0-9]{1,18}")
+_SHOWN_CHARS = 60
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +56,7 @@ def served(word: str) -> Served:
         folder = Path(word).expanduser()
         exists = folder.exists()
     except (OSError, RuntimeError) as error:
-        raise MalformedError(f"--model cannot be looked up: {error} ({shorten(word, 80)})") from None
+        raise MalformedError(f"--model cannot be looked up: {shorten(str(error), 80)} ({_shown(word)})") from None
     if exists or word.startswith((".", "/", "~")):
         return Served(model=_from_folder(folder), model_path=str(folder))
     try:
@@ -110,7 +115,7 @@ def study_name(word: str) -> str:
     if not _STUDY_NAME.fullmatch(word):
         raise MalformedError(
             "--study is up to 120 letters, digits, dots, dashes, underscores and spaces, and starts with a letter or "
-            f"digit (got {shorten(repr(word), 80)})"
+            f"digit (got {_shown(word)})"
         )
     return word
 
@@ -148,19 +153,23 @@ def choose_engine(
     engine_command: str | None,
     engine_args: str,
     engine_version: str | None,
-    clock_scale: float,
+    clock_scale: float | None,
     is_story: bool = False,
     is_elsewhere: bool = False,
 ) -> Chosen:
     """`--engine`, with what this machine has.
 
     `auto` takes SGLang where it and the cluster's GPUs are found, else simulates and says what was missing.
-    `sglang` never falls back: raises UserError. is_story: neither model nor cluster was named, so that what is
-    simulated is the story, whatever GPUs this machine has. is_elsewhere: servers run on another machine, so that what
-    this one has does not matter.
+    `sglang` never falls back: raises UserError, also for an --engine-command whose program is not there, and for what
+    the engine that is taken would not heed. clock_scale: None for the usual one. is_story: neither model nor cluster
+    was named, so that what is simulated is the story, whatever GPUs this machine has. is_elsewhere: servers run on
+    another machine, so that what this one has does not matter.
     """
     if word not in ENGINES:
         raise UnknownNameError("engine", word, ENGINES)
+    if word == "simulated" and engine_command is not None:
+        raise UserError("--engine-command starts a real engine, and --engine simulated was asked for: leave one out")
+    program = engine_program(engine_command)
     gpus = [] if is_elsewhere else detection.found_gpus()
     here = detection.found_cluster(gpus)
     cluster = cluster_of(cluster_word) if cluster_word is not None else here or parse_cluster(STORY_CLUSTER)
@@ -175,17 +184,21 @@ def choose_engine(
                 f"{cluster.gpu.name} is simulated by nothing: the simulator knows the GPUs of the catalogue "
                 f"({' and '.join(missing) or because})"
             )
-        engine = simulated(cluster, version, because=because, clock_scale=clock_scale, extra_args=extra_args)
-        return Chosen(engine=engine, cluster=cluster)
+        scale = clock_scale or DEFAULT_CLOCK_SCALE
+        engine = simulated(cluster, version, because=because, clock_scale=scale, extra_args=extra_args)
+        unheeded = () if engine_command is None else ("--engine-command is not used: the engine is simulated",)
+        return Chosen(engine=engine, cluster=cluster, notices=unheeded)
     if missing:
         hint = "; SGLang in another environment is named with --engine-command" if engine_command is None else ""
         raise UserError(f"--engine sglang cannot run here: {' and '.join(missing)}{hint}")
+    if clock_scale is not None:
+        raise UserError("--clock-scale is of the simulated engine, and this is SGLang: leave it out")
     if cluster.num_nodes > 1 and not is_elsewhere:
         raise UserError(
             f"{cluster.name}: name the {cluster.num_nodes} machines by --host, once for each, or use --slurm in an "
             "allocation that has them"
         )
-    return _sglang(cluster, engine_command, extra_args, engine_version, is_elsewhere=is_elsewhere)
+    return _sglang(cluster, program, extra_args, engine_version, is_elsewhere=is_elsewhere)
 
 
 def _missing(
@@ -207,19 +220,26 @@ def _missing(
 
 
 def engine_program(engine_command: str | None) -> tuple[str, ...]:
-    """`--engine-command`: the words that start SGLang, this Python's where nothing is said."""
-    return tuple(shell_words("--engine-command", engine_command)) if engine_command else DEFAULT_PROGRAM
+    """`--engine-command`: the words that start SGLang, this Python's where nothing is said. Raises MalformedError."""
+    return DEFAULT_PROGRAM if engine_command is None else tuple(shell_words("--engine-command", engine_command))
+
+
+def _check_program(program: tuple[str, ...]) -> None:
+    """Raises UserError where what starts SGLang is not on this machine."""
+    if shutil.which(program[0]) is None:
+        raise UserError(f"--engine-command: there is no program {program[0]} on this machine, or it may not be run")
 
 
 def _sglang(
     cluster: Cluster,
-    engine_command: str | None,
+    program: tuple[str, ...],
     extra_args: tuple[str, ...],
     engine_version: str | None,
     *,
     is_elsewhere: bool,
 ) -> Chosen:
-    program = engine_program(engine_command)
+    if not is_elsewhere:
+        _check_program(program)
     installed = None if is_elsewhere else detection.installed_engine(program)
     notices: tuple[str, ...] = ()
     release = installed.version if installed is not None else ""
@@ -293,12 +313,29 @@ def time_s_of(option: str, text: str | None) -> float | None:
     match = _TIME.fullmatch(text.strip().lower())
     seconds = float(match[1]) * _TIME_UNITS_S[match[2] or "m"] if match else 0.0
     if seconds <= 0:
-        raise MalformedError(f"{option} is a time above zero, e.g. 90m, 2h or 45s (got {text!r})")
+        raise MalformedError(
+            f"{option} is a time above zero, e.g. 90m, 2h or 45s; a bare number is minutes (got {_shown(text)})"
+        )
+    if seconds > _LONGEST_S:
+        raise MalformedError(f"{option} is at most a year, {_LONGEST_S / 3600:.0f}h (got {_shown(text)})")
+    return seconds
+
+
+def patience_s_of(text: str | None) -> float | None:
+    """`--patience`: a time, and one in which a server can say something."""
+    seconds = time_s_of("--patience", text)
+    if seconds is not None and seconds < _LEAST_PATIENCE_S:
+        raise MalformedError(f"--patience is at least {_LEAST_PATIENCE_S:g}s (got {text!r})")
     return seconds
 
 
 def concurrencies_of(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in text.split(","))
-    except ValueError:
-        raise MalformedError(f"--concurrency is rising numbers from 1, e.g. 1,4,16,64 (got {text!r})") from None
+    words = [word.strip() for word in text.split(",")]
+    if not all(_COUNT.fullmatch(word) for word in words):
+        raise MalformedError(f"--concurrency is rising numbers from 1, e.g. 1,4,16,64 (got {_shown(text)})")
+    return tuple(map(int, words))
+
+
+def _shown(text: str) -> str:
+    """Quoted, and cut where it is long."""
+    return repr(text) if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]!r}..."

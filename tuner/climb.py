@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
+import os
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from search_spaces.workload import MOST_CONCURRENT, Workload
 from tuner.latency_limits import Limit, share_within
 from tuner.load import Load, NoProgressError, Traffic, simulated_clock, wall_clock
-from tuner.load_mix import LoadMix, OpenRun
+from tuner.load_by_sglang import GeneratorError, SglangLoad
+from tuner.load_mix import LoadMix, OpenRun, num_repeated
+from tuner.load_plan import Asked
 from tuner.measurement import RateRung, RequestTiming, Rung, RungKey, rate_name
-from tuner.outcome import Crashed, Hung
+from tuner.outcome import Crashed, Environment, Hung
 from tuner.server_control import flush_cache, is_ready
 from tuner.server_keys import keys_of
 from tuner.server_seen import ServerWatch
@@ -23,6 +28,8 @@ from tuner.watcher import Watcher
 POLL_S = 0.1
 WARM_UP_TOKENS = 8
 WARM_UP_CONCURRENCY = 16
+GENERATOR_LOG = "load.log"
+"""What SGLang's own benchmark prints, beside the server's log."""
 PEAK_RUNGS = 2
 """So many rungs in a row below the best, by more than noise, are past the peak."""
 PEAK_NOISE = 0.03
@@ -82,8 +89,18 @@ class Climb:
             silence_limit_s=ascent.silence_limit_s,
             headers=self._keys.headers("/generate"),
         )
+        self._by_sglang = None
+        log_path = server.launch.log_path
+        if ascent.mix.by_sglang is not None:
+            self._by_sglang = SglangLoad(
+                ascent.mix.by_sglang,
+                server.base_url,
+                keys=self._keys,
+                log_path=None if log_path == Path(os.devnull) else log_path.with_name(GENERATOR_LOG),
+                silence_limit_s=ascent.silence_limit_s,
+            )
 
-    async def to_the_top(self) -> Crashed | Hung | str | None:
+    async def to_the_top(self) -> Crashed | Hung | Environment | str | None:
         """None at the top, or where there is nothing to see above; a reason where the budget ended; else what went
         wrong."""
         ascent = self._ascent
@@ -96,7 +113,7 @@ class Climb:
         ended = await self._up_the_ladder()
         return await self._up_the_rates() if ended is None else ended
 
-    async def _up_the_ladder(self) -> Crashed | Hung | str | None:
+    async def _up_the_ladder(self) -> Crashed | Hung | Environment | str | None:
         for concurrency in self._ascent.workload.concurrencies:
             stage = f"concurrency {concurrency}"
             if self._is_late:
@@ -109,9 +126,11 @@ class Climb:
                 return None
         return None
 
-    async def _up_the_rates(self) -> Crashed | Hung | str | None:
+    async def _up_the_rates(self) -> Crashed | Hung | Environment | str | None:
         ascent = self._ascent
-        runs = ascent.mix.open_runs(ascent.workload, ascent.seed, is_simulated=ascent.is_simulated)
+        alone = self._requests[ascent.workload.concurrencies[0]]
+        request_s = sum(r.end_s - r.start_s for r in alone) / len(alone)
+        runs = ascent.mix.open_runs(ascent.workload, is_simulated=ascent.is_simulated, request_s=request_s)
         for shift, run in enumerate(runs):
             if self._is_late:
                 return f"the budget ended before {rate_name(run.requests_per_s)}"
@@ -136,16 +155,20 @@ class Climb:
         )
         if is_warm_up:
             return load
+        if self._by_sglang is not None:  # which cannot go on for the sake of its noise
+            return replace(load, num_requests=most_requests_at(concurrency))
         load = replace(load, asked=ascent.mix.in_turn)
         if ascent.is_simulated:  # its noise is none of the wall's
             return load
         return replace(load, most_requests=most_requests_at(concurrency), noise=ascent.mix.noise)
 
-    async def _rung(self, concurrency: int, stage: str) -> Crashed | Hung | None:
+    async def _rung(self, concurrency: int, stage: str) -> Crashed | Hung | Environment | None:
         ascent = self._ascent
-        # A simulated server's second is none of the wall's, by which questions could be asked.
-        watch = None if ascent.is_simulated else ServerWatch(self._server.base_url, self._keys)
-        timings = await self._run(self._closed(concurrency, is_warm_up=False), stage, watch)
+        by_sglang = self._by_sglang
+        watch = None
+        if not ascent.is_simulated:  # whose second is none of the wall's, by which questions could be asked
+            watch = ServerWatch(self._server.base_url, self._keys, skips_idle=by_sglang is not None)
+        timings = await self._run(self._closed(concurrency, is_warm_up=False), stage, watch, by_sglang)
         if not isinstance(timings, tuple):
             return timings
         if failed := _failed(timings, stage):
@@ -154,9 +177,10 @@ class Climb:
         rung = Rung.of(
             concurrency,
             timings,
-            client=None if ascent.is_simulated else self._traffic.share,
+            client=None if ascent.is_simulated or by_sglang is not None else self._traffic.share,
+            duration_s=None if by_sglang is None else by_sglang.duration_s,
             server=None if watch is None else watch.seen,
-            doubts=self._doubts,
+            doubts=[*self._doubts, *self._repeats(ascent.mix.in_turn, len(timings))],
             within=share_within(timings, ascent.limits),
         )
         self.measured.append(rung)
@@ -165,7 +189,7 @@ class Climb:
         self._watcher.on_rung(rung)
         return None
 
-    async def _rate(self, run: OpenRun, shift: int) -> Crashed | Hung | None:
+    async def _rate(self, run: OpenRun, shift: int) -> Crashed | Hung | Environment | None:
         """Requests that fail are part of what a rate comes to, but not where all do, or the server is no longer up."""
         ascent = self._ascent
         load = Load(
@@ -190,13 +214,19 @@ class Climb:
             run.requests_per_s,
             timings,
             client=None if ascent.is_simulated else self._traffic.share,
-            doubts=self._doubts,
+            doubts=[*self._doubts, *self._repeats(run.asked, len(timings))],
             within=share_within(timings, ascent.limits),
         )
         self.rates.append(rung)
         for doubt in rung.doubts:
             self._watcher.on_notice(f"{stage}: {doubt}")
         return None
+
+    @staticmethod
+    def _repeats(asked: Sequence[Asked], count: int) -> list[str]:
+        """Doubts about prompts of text that came more than once in a rung, whatever the server says of its cache."""
+        repeated = num_repeated(tuple(itertools.islice(itertools.cycle(asked), count)))
+        return [f"{repeated} of {count} prompts had been sent in it before: a cache may answer"] if repeated else []
 
     def _reason_to_end(self, concurrency: int) -> str:
         """Why there is nothing more to see above; empty at the top, and where there is."""
@@ -213,9 +243,10 @@ class Climb:
         return ""
 
     async def _run(
-        self, load: Load, stage: str, watch: ServerWatch | None
-    ) -> tuple[RequestTiming, ...] | Crashed | Hung:
-        """The timings of all requests, those that failed among them, or how the server ended instead."""
+        self, load: Load, stage: str, watch: ServerWatch | None, by_sglang: SglangLoad | None = None
+    ) -> tuple[RequestTiming, ...] | Crashed | Hung | Environment:
+        """The timings of all requests, those that failed among them, or how the server or the generator ended
+        instead."""
         self._watcher.on_stage(stage)
         await self._flush()
 
@@ -227,7 +258,7 @@ class Climb:
 
         async def watched() -> tuple[RequestTiming, ...]:
             async with watch or contextlib.nullcontext():
-                return await self._traffic.run(load, on_done=on_done)
+                return await (by_sglang or self._traffic).run(load, on_done=on_done)
 
         run = asyncio.create_task(watched())
         death = asyncio.create_task(self._death())
@@ -238,6 +269,10 @@ class Climb:
             return run.result()
         except NoProgressError as error:
             return Hung(stage=stage, silent_s=error.silent_s)
+        except GeneratorError as error:  # it fails with its server too, which is then not ready
+            if await asyncio.to_thread(is_ready, self._server.base_url):
+                return Environment(cause=str(error), stage=stage, exit_code=None)
+            return Crashed(cause=str(error), stage=stage, exit_code=None)
         finally:
             for task in (run, death):
                 task.cancel()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
 from search_spaces.errors import MalformedError, UserError
 from search_spaces.layout import Layout
@@ -33,6 +34,8 @@ _SEARCHED_OR_PINNED = (
 )
 """What the search sets itself, or must know of to tell what is legal and what fits."""
 _OURS = ("--model-path", "--model", "--host", "--port")
+_DESTS = {"--host": "host", "--model-path": "model_path", "--port": "port"}
+"""As they are parsed, which also finds the beginnings of their names."""
 
 
 def shell_words(option: str, text: str) -> list[str]:
@@ -44,6 +47,13 @@ def shell_words(option: str, text: str) -> list[str]:
     if not words:
         raise MalformedError(f"{option} is empty")
     return words
+
+
+def skips_tokenizer(engine_args: Sequence[str]) -> bool:
+    """Whether the engine is told to load no tokenizer; its parser takes the beginning of an option for the whole, as
+    far as no other begins alike (argparse's abbreviations)."""
+    option, least = "--skip-tokenizer-init", "--skip-t"
+    return any(option.startswith(word) and word.startswith(least) for word in engine_args)
 
 
 def extra_args_of(text: str) -> tuple[str, ...]:
@@ -58,7 +68,8 @@ def extra_args_of(text: str) -> tuple[str, ...]:
     clash = sorted(names & set(_OURS))
     if not clash:
         parsed = from_argv(words, NEWEST)
-        clash = [
+        clash = [option for option, dest in _DESTS.items() if dest in parsed.others]
+        clash += [
             f"--{name.replace('_', '-')}"
             for name in _SEARCHED_OR_PINNED
             if getattr(parsed.layout, name) != getattr(Layout(), name)

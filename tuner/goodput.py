@@ -42,9 +42,10 @@ class Goodput:
         return f"goodput under {self.limits_told}"
 
     def holds(self, rung: Rung | RateRung) -> bool:
-        """A rate at which requests fail does not hold."""
-        has_failed = isinstance(rung, RateRung) and rung.num_failed > 0
-        return not has_failed and all(limit.holds(rung.ttft_s, rung.tpot_s) for limit in self.limits)
+        """A rate at which requests fail does not hold, nor one with which the server does not keep up: what ends is
+        less than what is sent, and users wait the longer the longer it lasts."""
+        is_lost = isinstance(rung, RateRung) and (rung.num_failed > 0 or not rung.is_kept_up)
+        return not is_lost and all(limit.holds(rung.ttft_s, rung.tpot_s) for limit in self.limits)
 
     def best_of(self, measurement: Measurement) -> Rung | RateRung | None:
         """The rung that gives the value; None where the limits hold at none."""

@@ -12,8 +12,11 @@ from tuner.measurement import RequestTiming, Spread
 METRICS = ("ttft", "tpot")
 STATISTICS = ("mean", "p50", "p90", "p95", "p99")
 NAMES = tuple(f"{metric}_{statistic}" for metric in METRICS for statistic in STATISTICS)
-_TIME = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s)")
+_TIME = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s)")
 _UNITS_S = {"ms": 1e-3, "s": 1.0}
+LEAST_S = 1e-6
+MOST_S = 1e6
+"""Beyond these no time of a request is told apart from none, or from for ever."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +34,7 @@ class Limit:
         return f"{self.metric}_{self.statistic}"
 
     def __str__(self) -> str:
-        return f"{self.name}={self.most_s:g}s" if self.most_s >= 1 else f"{self.name}={self.most_s * 1e3:g}ms"
+        return f"{self.name}={self.most_s:.12g}s" if self.most_s >= 1 else f"{self.name}={self.most_s * 1e3:.12g}ms"
 
     def holds(self, ttft_s: Spread, tpot_s: Spread) -> bool:
         seen = getattr(ttft_s if self.metric == "ttft" else tpot_s, self.statistic)
@@ -49,14 +52,16 @@ def limits_of(words: str) -> tuple[Limit, ...]:
         name, equals, value = (part.strip().lower() for part in word.partition("="))
         match = _TIME.fullmatch(value)
         if not equals or match is None:
-            raise MalformedError(f"--slo is limits with their units, e.g. ttft_p99=2s,tpot_p99=50ms (got {word!r})")
+            raise MalformedError(
+                f"--slo is limits with their units, e.g. ttft_p99=2s,tpot_p99=50ms (got {word[:60]!r})"
+            )
         if name not in NAMES:
             raise UnknownNameError("limit", name, NAMES)
         if name in limits:
             raise MalformedError(f"--slo names {name} twice")
         most_s = float(match[1]) * _UNITS_S[match[2]]
-        if most_s <= 0:
-            raise MalformedError(f"--slo {name} is a time above zero (got {value})")
+        if not LEAST_S <= most_s <= MOST_S:
+            raise MalformedError(f"--slo {name} is a time above zero, from 1 us to {MOST_S:.0f} s (got {value[:60]})")
         metric, _, statistic = name.partition("_")
         limits[name] = Limit(metric=metric, statistic=statistic, most_s=most_s)
     return tuple(limits.values())

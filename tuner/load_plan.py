@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,10 @@ from search_spaces.errors import MalformedError
 _INPUT_NAMES = ("input_tokens", "input_length", "prompt_tokens", "prompt_len")
 _OUTPUT_NAMES = ("output_tokens", "output_length", "completion_tokens", "output_len")
 _BYTES_PER_TOKEN = 4
+LONGEST = 10**9 - 1
+"""Tokens: beyond any model's context, and well inside what 64 bits hold."""
+_LATEST = 1e15
+"""Arrivals, in seconds or milliseconds: beyond the time since 1970 in either."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,13 +27,14 @@ class Asked:
     """One request. text: a real prompt, of which `input_tokens` is an estimate; empty for so many random token ids.
 
     due_s: seconds after the start of the run at which it is sent, whatever else is in flight (an open loop); None
-    for as soon as a place is free (a closed loop).
+    for as soon as a place is free (a closed loop). where: the file and line that it is from, no part of what it is.
     """
 
     input_tokens: int
     output_tokens: int
     text: str = ""
     due_s: float | None = None
+    where: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,11 +76,13 @@ def in_ranges(
 ) -> tuple[Asked, ...]:
     """`count` requests with lengths drawn evenly from two ranges, both ends included.
 
-    Raises MalformedError where a range is empty, or asks for less than 1 token in or 2 out.
+    Raises MalformedError where a range is empty, or asks for less than 1 token in, 2 out or more than `LONGEST`.
     """
     for name, (low, high), least in (("input", input_tokens, 1), ("output", output_tokens, 2)):
-        if not least <= low <= high:
-            raise MalformedError(f"a range of {name} lengths rises from at least {least} (got {low} to {high})")
+        if not least <= low <= high <= LONGEST:
+            raise MalformedError(
+                f"a range of {name} lengths rises from at least {least} to at most {LONGEST} (got {low} to {high})"
+            )
     rng = np.random.default_rng(seed)
     ins = rng.integers(input_tokens[0], input_tokens[1] + 1, size=count)
     outs = rng.integers(output_tokens[0], output_tokens[1] + 1, size=count)
@@ -97,10 +105,14 @@ def read_trace(path: Path) -> tuple[Asked, ...]:
     Raises MalformedError, naming the line.
     """
     found = [_of_trace(row, f"{path}:{number}") for number, row in _rows(path)]
-    timed = [each.due_s is not None for each in found]
-    if any(timed) and not all(timed):
-        raise MalformedError(f"{path}: some lines say when the request arrived and some do not")
-    if not any(timed):
+    is_timed = found[0].due_s is not None
+    for each in found:
+        if (each.due_s is not None) != is_timed:
+            has, lacks = (found[0], each) if is_timed else (each, found[0])
+            raise MalformedError(
+                f"{lacks.where}: no arrival (`arrival_s` or `timestamp`), which {has.where} has: all lines or none"
+            )
+    if not is_timed:
         return tuple(found)
     found.sort(key=lambda each: each.due_s or 0.0)
     first_s = found[0].due_s or 0.0
@@ -108,36 +120,46 @@ def read_trace(path: Path) -> tuple[Asked, ...]:
 
 
 def read_prompts(path: Path, output_tokens: int) -> tuple[Asked, ...]:
-    """Real prompts: one a line, as JSON objects with `prompt` or `text` (and `output_tokens`, if given), or as text.
+    """Real prompts: one a line, as JSON objects with `prompt` or `text` (and `output_tokens`, if given) in a file whose
+    name ends in .jsonl or .json, else as text.
 
     How many tokens each has is the server's to say; until then four bytes are taken for one. Raises MalformedError,
     naming the line.
     """
-    if path.suffix in (".jsonl", ".json"):
+    if path.suffix.lower() in (".jsonl", ".json"):
         found = [_of_prompts(row, output_tokens, f"{path}:{number}") for number, row in _rows(path)]
     else:
-        lines = [line for line in _text(path).splitlines() if line.strip()]
-        found = [Asked(input_tokens=_estimate(line), output_tokens=output_tokens, text=line) for line in lines]
+        found = [
+            Asked(input_tokens=_estimate(line), output_tokens=output_tokens, text=line, where=f"{path}:{number}")
+            for number, line in _lines(path)
+        ]
     if not found:
         raise MalformedError(f"{path}: no prompts")
     return tuple(found)
 
 
-def _text(path: Path) -> str:
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Those that are not blank, with their numbers. They end with a line feed, or a carriage return and one: other
+    characters at which Python splits lines may stand in a prompt. A byte order mark is none of the text."""
+    if not path.is_file() and path.exists():  # a pipe would be waited for, without end
+        raise MalformedError(f"{path} cannot be read: no plain file")
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        raise MalformedError(f"{path}:{line}: no UTF-8: {error.reason}") from None
+    except (OSError, ValueError) as error:
         raise MalformedError(f"{path} cannot be read: {error}") from None
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return [(number, line) for number, line in enumerate(lines, start=1) if line.strip()]
 
 
 def _rows(path: Path) -> list[tuple[int, dict[str, Any]]]:
     rows = []
-    for number, line in enumerate(_text(path).splitlines(), start=1):
-        if not line.strip():
-            continue
+    for number, line in _lines(path):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise MalformedError(f"{path}:{number}: no JSON: {error}") from None
         if not isinstance(row, dict):
             raise MalformedError(f"{path}:{number}: one JSON object a line is wanted")
@@ -157,6 +179,7 @@ def _of_trace(row: dict[str, Any], where: str) -> Asked:
         input_tokens=_length(row, _INPUT_NAMES, 1, where),
         output_tokens=_length(row, _OUTPUT_NAMES, 2, where),
         due_s=due_s,
+        where=where,
     )
 
 
@@ -164,26 +187,35 @@ def _of_prompts(row: dict[str, Any], output_tokens: int, where: str) -> Asked:
     text = row.get("prompt", row.get("text"))
     if not isinstance(text, str) or not text:
         raise MalformedError(f"{where}: no `prompt` (or `text`) that is text")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise MalformedError(
+            f"{where}: half of a surrogate pair at character {error.start + 1} of the prompt, which is no text"
+        ) from None
     has_length = any(name in row for name in _OUTPUT_NAMES)
     return Asked(
         input_tokens=_estimate(text),
         output_tokens=_length(row, _OUTPUT_NAMES, 2, where) if has_length else output_tokens,
         text=text,
+        where=where,
     )
 
 
 def _estimate(text: str) -> int:
-    return max(1, len(text.encode(errors="replace")) // _BYTES_PER_TOKEN)
+    return max(1, len(text.encode()) // _BYTES_PER_TOKEN)
 
 
 def _number(value: Any, name: str, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
-        raise MalformedError(f"{where}: {name} is no time from 0 on: {value!r}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _LATEST:
+        raise MalformedError(f"{where}: {name} is no time from 0 on: {reprlib.repr(value)}")
     return float(value)
 
 
 def _length(row: dict[str, Any], names: Sequence[str], least: int, where: str) -> int:
     value = next((row[name] for name in names if name in row), None)
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise MalformedError(f"{where}: {names[0]} must be a whole number from {least} on (got {value!r})")
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LONGEST:
+        raise MalformedError(
+            f"{where}: {names[0]} must be a whole number from {least} on, {LONGEST} at most (got {reprlib.repr(value)})"
+        )
     return value

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ParamSpec
 
+from search_spaces.errors import CannotRunError
 from search_spaces.workload import Workload
 from tuner import measure_text
 from tuner.climb import Ascent, Climb
@@ -20,7 +21,9 @@ from tuner.measurement import Measurement, RequestTiming, Rung, RungKey
 from tuner.outcome import Crashed, Environment, Hung, Interrupted, Measured, Outcome, StoppedEarly, with_rungs
 from tuner.patience import Patience
 from tuner.server_keys import ServerKeys
-from tuner.servers.attached import AttachedServer
+from tuner.servers.attached import attach
+from tuner.servers.protocol import LaunchError
+from tuner.sglang_benchmark import OPTION, found_benchmark
 from tuner.tracking_store import TrackingError
 from tuner.voice import SIMULATED_MARK, Voice
 from tuner.watcher import Watcher
@@ -32,7 +35,9 @@ SLOW_MACHINE_S = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasureRequest:
-    """base_url: without a path. model: `--model`, None where the server's own word is taken."""
+    """base_url: without a path. model: `--model`, None where the server's own word is taken. sglang_program: what
+    starts the SGLang whose benchmark sends the load; None for our own client.
+    """
 
     base_url: str
     keys: ServerKeys
@@ -42,24 +47,28 @@ class MeasureRequest:
     is_whole_ladder: bool
     tracking_uri: str
     artifact_root: str
+    sglang_program: tuple[str, ...] | None = None
 
 
 def run(request: MeasureRequest, *, json_output: bool) -> int:
     """Measures, prints what came of it and returns the exit code. Raises UserError before any load."""
     found = found_server(request.base_url, request.keys, request.model, request.workload)
+    mix = _mix(request, found)
     voice = Voice(mark=SIMULATED_MARK if found.is_simulated else "")
-    for line in measure_text.opening_lines(found, request.workload):
+    for line in measure_text.opening_lines(found, request.workload, mix):
         voice.say(line)
-    record = _Record(voice, request, found)
+    record = _Record(voice, request, found, mix)
     timings: dict[RungKey, tuple[RequestTiming, ...]] = {}
     outcome: Outcome = Interrupted(cause="the tuner failed")
     try:
-        outcome = _climbed(request, found, _Told(voice, record), timings)
+        outcome = _climbed(request, found, mix, _Told(voice, record), timings)
     finally:
         record.end(outcome, timings)
     told = record.told
     if json_output:
-        document = measure_text.document(found, request.workload, outcome, told)
+        if outcome.kind != "measured":
+            voice.say(outcome.summary)
+        document = measure_text.document(found, request.workload, mix, outcome, told)
         voice.document(json.dumps(document, indent=2, allow_nan=False) + "\n")
     else:
         for line in measure_text.result_lines(outcome, voice.width):
@@ -75,12 +84,28 @@ def run(request: MeasureRequest, *, json_output: bool) -> int:
             return Exit.INTERRUPTED if isinstance(outcome, Interrupted) else Exit.NO_TRIAL_SUCCEEDED
 
 
+def _mix(request: MeasureRequest, found: FoundServer) -> LoadMix:
+    mix = LoadMix(is_whole_ladder=request.is_whole_ladder)
+    if request.sglang_program is None:
+        return mix
+    if found.is_simulated:
+        raise CannotRunError(f"{OPTION} needs the real engine: a simulated server's seconds are none of the wall's")
+    return replace(mix, by_sglang=found_benchmark(request.sglang_program, found.tokenizer), noise=0.0)
+
+
 def _climbed(
-    request: MeasureRequest, found: FoundServer, watcher: Watcher, timings: dict[RungKey, tuple[RequestTiming, ...]]
+    request: MeasureRequest,
+    found: FoundServer,
+    mix: LoadMix,
+    watcher: Watcher,
+    timings: dict[RungKey, tuple[RequestTiming, ...]],
 ) -> Outcome:
-    server = AttachedServer(request.base_url, request.keys)
-    climb = Climb(_ascent(request, found), server, watcher, timings)
-    ended: Crashed | Hung | str | None
+    try:
+        server = attach(request.base_url, request.keys)
+    except LaunchError as error:  # since it was looked at
+        return Environment(cause=str(error), stage="attaching", exit_code=None)
+    climb = Climb(_ascent(request, found, mix), server, watcher, timings)
+    ended: Crashed | Hung | Environment | str | None
     interrupted = False
     try:
         ended = run_interruptibly(climb.to_the_top())
@@ -103,10 +128,12 @@ def _climbed(
         lost = server.lost()
         failed: Outcome = Environment(cause=lost, stage=ended.stage, exit_code=None) if lost else ended
         return with_rungs(failed, measurement)
+    if isinstance(ended, Environment):
+        return with_rungs(ended, measurement)
     return Measured(measurement=measurement)
 
 
-def _ascent(request: MeasureRequest, found: FoundServer) -> Ascent:
+def _ascent(request: MeasureRequest, found: FoundServer, mix: LoadMix) -> Ascent:
     patience = Patience.usual()
     if found.is_simulated:
         scale = found.clock_scale if math.isfinite(found.clock_scale) else 1e9
@@ -117,20 +144,20 @@ def _ascent(request: MeasureRequest, found: FoundServer) -> Ascent:
         seed=request.seed,
         is_simulated=found.is_simulated,
         silence_limit_s=patience.loaded_s,
-        mix=LoadMix(is_whole_ladder=request.is_whole_ladder),
+        mix=mix,
     )
 
 
 class _Record:
     """The MLflow run. A store that fails once the load has begun costs the record, and is told."""
 
-    def __init__(self, voice: Voice, request: MeasureRequest, found: FoundServer) -> None:
+    def __init__(self, voice: Voice, request: MeasureRequest, found: FoundServer, mix: LoadMix) -> None:
         self._voice = voice
         self._run: MeasuredRun | None = None
 
         def start() -> None:
             self._run = MeasuredRun.start(
-                request.tracking_uri, request.artifact_root, found, request.workload, request.seed
+                request.tracking_uri, request.artifact_root, found, request.workload, mix, request.seed
             )
 
         self._tried(start)

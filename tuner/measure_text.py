@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from search_spaces.workload import Workload
+from tuner.load_mix import LoadMix, load_told
 from tuner.measured_server import FoundServer
 from tuner.measurement import Measurement
 from tuner.outcome import Outcome, seen_of
@@ -12,12 +13,12 @@ from tuner.report_rungs import rung_name, rungs_document
 from tuner.text_table import Column, table_lines
 
 
-def opening_lines(server: FoundServer, workload: Workload) -> list[str]:
+def opening_lines(server: FoundServer, workload: Workload, mix: LoadMix) -> list[str]:
     pool = f", KV cache {server.kv_tokens:,} tokens" if server.kv_tokens else ""
     ladder = ",".join(map(str, workload.concurrencies))
     lines = [
         f"{server.base_url}: {server.model} as {server.layout.label}, SGLang {server.release}{pool}",
-        f"{workload.input_tokens} tokens in, {workload.output_tokens} out, concurrency {ladder}",
+        f"{load_told(workload, mix)}, concurrency {ladder}",
         "prompts are random tokens, and the prefix cache is emptied before each rung",
     ]
     if server.is_simulated:
@@ -63,7 +64,9 @@ def _table(measurement: Measurement, width: int) -> list[str]:
     return table_lines(columns, width)
 
 
-def document(server: FoundServer, workload: Workload, outcome: Outcome, mlflow: dict[str, str]) -> dict[str, Any]:
+def document(
+    server: FoundServer, workload: Workload, mix: LoadMix, outcome: Outcome, mlflow: dict[str, str]
+) -> dict[str, Any]:
     measurement = seen_of(outcome)
     mark = {"simulated_because": server.simulated_because} if server.is_simulated else {}
     return {
@@ -77,6 +80,7 @@ def document(server: FoundServer, workload: Workload, outcome: Outcome, mlflow: 
         "kv_tokens": server.kv_tokens,
         "input_tokens": workload.input_tokens,
         "output_tokens": workload.output_tokens,
+        "throughput_is_of": mix.figures,
         "requests_of_others": server.running,
         "outcome": outcome.kind,
         "summary": outcome.summary,

@@ -6,10 +6,11 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 
 from search_spaces.workload import Workload
+from tuner.load_mix import LoadMix
 from tuner.measure_text import result_lines
 from tuner.measured_server import FoundServer
-from tuner.measurement import FIGURES, RequestTiming, Rung, RungKey
-from tuner.outcome import Interrupted, Outcome, seen_of
+from tuner.measurement import RequestTiming, Rung, RungKey
+from tuner.outcome import Interrupted, Outcome, StoppedEarly, seen_of
 from tuner.servers.orphans import may_live, owner_mark
 from tuner.tracking_fields import doubts_tag, layout_params, outcome_tags, rung_points, status_of
 from tuner.tracking_files import measurement_json, requests_table
@@ -30,7 +31,9 @@ class MeasuredRun:
         self.run_id = run_id
 
     @classmethod
-    def start(cls, uri: str, artifact_root: str, server: FoundServer, workload: Workload, seed: int) -> MeasuredRun:
+    def start(
+        cls, uri: str, artifact_root: str, server: FoundServer, workload: Workload, mix: LoadMix, seed: int
+    ) -> MeasuredRun:
         """Raises UserError where the store cannot be used, TrackingError where it does not take the run."""
         store = Store.open(uri, artifact_root)
         _settle(store)
@@ -54,7 +57,7 @@ class MeasuredRun:
             "concurrencies": ",".join(map(str, workload.concurrencies)),
             "seed": seed,
             "requests_of_others": server.running,
-            "throughput_is_of": FIGURES,
+            "throughput_is_of": mix.figures,
         }
         store.log(run_id, params=params)
         return cls(store, run_id, server)
@@ -93,7 +96,8 @@ class MeasuredRun:
         try:
             yield
         finally:
-            self._store.end_run(self.run_id, status_of(outcome))
+            # Nothing but an interruption ends a measurement early.
+            self._store.end_run(self.run_id, "KILLED" if isinstance(outcome, StoppedEarly) else status_of(outcome))
 
     def _note(self, outcome: Outcome) -> str:
         server = self._server

@@ -22,12 +22,18 @@ from search_spaces.sglang.versions import EngineVersion
 from search_spaces.workload import Workload
 from tuner import asking
 from tuner.detection import rules_of
-from tuner.server_control import KeyRefusedError, ask, server_info
+from tuner.server_control import ask
 from tuner.server_keys import ServerKeys
+from tuner.sglang_answering import reason_of, sglang_info
 
 _RANGE = re.compile(r"valid range is \[0, (\d+)\)")
 _OUT_OF_ANY_VOCABULARY = 2**31 - 2
 _FIRST_TOKEN_ID = 10
+_SHAPE = (
+    *("num_layers", "hidden_size", "num_attention_heads", "num_kv_heads", "head_dim"),
+    *("num_experts", "experts_per_token", "moe_intermediate_size"),
+)
+"""What tells one model from another."""
 _ASK_TIMEOUT_S = 10.0
 _OLD_NAMES = ("enable_dp_attention", "enable_ep_moe", "enable_deepep_moe")
 
@@ -36,7 +42,7 @@ _OLD_NAMES = ("enable_dp_attention", "enable_ep_moe", "enable_deepep_moe")
 class FoundServer:
     """layout: as it says that it runs. release: of SGLang. model: its name, as far as it is known. kv_tokens: of one
     replica; 0 where it does not say. simulated_because: empty for a real engine. clock_scale: of a simulated one's
-    clock; infinite for an unpaced one. running: requests of others.
+    clock; infinite for an unpaced one. running: requests of others. tokenizer: a folder or hub id; empty without.
     """
 
     base_url: str
@@ -48,6 +54,7 @@ class FoundServer:
     simulated_because: str = ""
     clock_scale: float = 1.0
     running: int = 0
+    tokenizer: str = ""
 
     @property
     def is_simulated(self) -> bool:
@@ -78,19 +85,17 @@ def base_url_of(text: str) -> str:
 
 def found_server(base_url: str, keys: ServerKeys, model: str | None, workload: Workload) -> FoundServer:
     """model: `--model`. Raises UserError where `workload` cannot be measured there."""
-    info = _info(base_url, keys)
+    info = sglang_info(base_url, keys)
     said = _model_said(info)
     served = asking.served(model) if model is not None else said
     release = str(info.get("version", ""))
     if served is not None:
         workload.check_against(served.model)
     _check_room(info, workload)
-    vocab_size = _vocabulary(base_url, keys, None if served is None else served.model)
-    if said is not None and served is not None and said.model.vocab_size < served.model.vocab_size:
-        raise UserError(
-            f"--model {served.model.name} has {served.model.vocab_size} token ids, but {base_url} serves "
-            f"{said.model.name}, which has {said.model.vocab_size}"
-        )
+    told = _vocabulary_told(base_url, keys)
+    vocab_size = _vocabulary(base_url, told, None if served is None else served.model)
+    if model is not None and served is not None:
+        _check_named(base_url, served.model, None if said is None else said.model, told)
     _check_answers(base_url, keys, vocab_size)
     mark = info.get("simulated")
     return FoundServer(
@@ -103,6 +108,7 @@ def found_server(base_url: str, keys: ServerKeys, model: str | None, workload: W
         simulated_because="" if mark is None else str(mark.get("reason") or "it was started as a simulation"),
         clock_scale=1.0 if mark is None else float(mark.get("clock_scale") or "inf"),
         running=_running(base_url, keys),
+        tokenizer="" if info.get("skip_tokenizer_init") else str(info.get("tokenizer_path") or info["model_path"]),
     )
 
 
@@ -123,50 +129,6 @@ def layout_said(info: Mapping[str, Any], version: EngineVersion) -> Layout:
         return Layout().changed(**sizes)
 
 
-def _info(base_url: str, keys: ServerKeys) -> dict[str, Any]:
-    try:
-        info = server_info(base_url, keys)
-    except requests.exceptions.SSLError as error:
-        if "WRONG_VERSION_NUMBER" in str(error):
-            raise UserError(f"{base_url} speaks no TLS: give its address with http://") from None
-        raise UserError(
-            f"the certificate of {base_url} is not trusted: {_told(error)}; SSL_CERT_FILE names certificates to trust"
-        ) from None
-    except KeyRefusedError as error:
-        raise UserError(f"{base_url}: {error}; --api-key-env names the variable that holds it") from None
-    except requests.HTTPError as error:
-        raise UserError(_no_sglang(base_url, keys, str(error))) from None
-    except requests.exceptions.InvalidJSONError:
-        raise UserError(_no_sglang(base_url, keys, "/server_info is no JSON object")) from None
-    except requests.RequestException as error:
-        raise UserError(f"nothing answers at {base_url}: {_told(error)}") from None
-    if "tp_size" not in info or "model_path" not in info:
-        raise UserError(_no_sglang(base_url, keys, "/server_info names no tp_size"))
-    return info
-
-
-def _no_sglang(base_url: str, keys: ServerKeys, why: str) -> str:
-    """/version is vLLM's alone (SGLang says its version in /server_info)."""
-    try:
-        version = ask("GET", f"{base_url}/version", keys=keys, timeout_s=_ASK_TIMEOUT_S).json()["version"]
-    except (requests.RequestException, ValueError, KeyError, TypeError):
-        return f"what answers at {base_url} is no SGLang server: {why}"
-    return (
-        f"what answers at {base_url} is no SGLang server but vLLM {version}, by its /version: only SGLang is measured"
-    )
-
-
-def _told(error: requests.RequestException) -> str:
-    """The innermost reason, without the layers of HTTP libraries around it."""
-    reason: BaseException = error
-    while (inner := getattr(reason, "reason", None) or next(iter(reason.args), None)) is not None:
-        if not isinstance(inner, BaseException):
-            break
-        reason = inner
-    found = re.search(r"\[Errno -?\d+\] ([^'\")]+)|(certificate verify failed: [^(]+)|timed out", str(reason))
-    return shorten(next(filter(None, found.groups()), found[0]).strip() if found else str(reason), 120)
-
-
 def _model_said(info: Mapping[str, Any]) -> asking.Served | None:
     try:
         return asking.served_elsewhere(str(info["model_path"]))
@@ -184,24 +146,54 @@ def _check_room(info: Mapping[str, Any], workload: Workload) -> None:
         raise UserError(f"it takes prompts of at most {longest} tokens (--input-tokens {workload.input_tokens})")
 
 
-def _vocabulary(base_url: str, keys: ServerKeys, model: Model | None) -> int:
-    """How many token ids there are: as the server says when it is asked for one that no model has, else the model's.
+def _vocabulary_told(base_url: str, keys: ServerKeys) -> int | None:
+    """How many token ids there are, as the server says when it is asked for one that no model has.
 
     SGLang 0.5.23 refuses such an id in `token_ids_logprob` (managers/tokenizer_manager.py:1527), while it takes any
     in a prompt.
     """
     asked = {"token_ids_logprob": [_OUT_OF_ANY_VOCABULARY], "return_logprob": True}
     found = _RANGE.search(_generated(base_url, keys, [_FIRST_TOKEN_ID], asked).text)
-    if found is not None and model is not None and int(found[1]) < model.vocab_size:
+    return None if found is None else int(found[1])
+
+
+def _vocabulary(base_url: str, told: int | None, model: Model | None) -> int:
+    """As the server says, else the model's."""
+    if told is not None and model is not None and told < model.vocab_size:
         raise UserError(
-            f"{model.name} has {model.vocab_size} token ids, but the model that {base_url} serves has {found[1]}; "
+            f"{model.name} has {model.vocab_size} token ids, but the model that {base_url} serves has {told}; "
             "--model says which it is"
         )
-    if found is not None:
-        return int(found[1])
+    if told is not None:
+        return told
     if model is None:
         raise UserError(f"{base_url} does not say which token ids its model has: name the model with --model")
     return model.vocab_size
+
+
+def _check_named(base_url: str, named: Model, said: Model | None, told: int | None) -> None:
+    """named: by `--model`. said: the one that the server's path names, which its own word on token ids may belie.
+
+    Raises UserError where the figures would stand under the name of another model than the one that is served. How the
+    weights are quantised is not compared: a path often does not say.
+    """
+    if told is not None and told != named.vocab_size:
+        raise UserError(
+            f"--model {named.name} has {named.vocab_size} token ids, but the model that {base_url} serves has {told}"
+        )
+    if said is None or told not in {None, said.vocab_size}:
+        return
+    if said.vocab_size != named.vocab_size:
+        raise UserError(
+            f"--model {named.name} has {named.vocab_size} token ids, but {base_url} serves {said.name}, which has "
+            f"{said.vocab_size}"
+        )
+    if differing := [name for name in _SHAPE if getattr(said, name) != getattr(named, name)]:
+        name = differing[0]
+        raise UserError(
+            f"--model {named.name} is not what {base_url} serves: it says {said.name}, with {name} "
+            f"{getattr(said, name)} instead of {getattr(named, name)}"
+        )
 
 
 def _check_answers(base_url: str, keys: ServerKeys, vocab_size: int) -> None:
@@ -218,7 +210,7 @@ def _generated(base_url: str, keys: ServerKeys, ids: list[int], more: Mapping[st
     try:
         return ask("POST", f"{base_url}/generate", keys=keys, body=body)
     except requests.RequestException as error:
-        raise UserError(f"{base_url} does not answer a request: {_told(error)}") from None
+        raise UserError(f"{base_url} does not answer a request: {reason_of(error)}") from None
 
 
 def _running(base_url: str, keys: ServerKeys) -> int:

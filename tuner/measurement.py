@@ -9,6 +9,7 @@ import numpy as np
 
 from tuner.client_share import ClientShare
 from tuner.correctness import Agreement
+from tuner.keeping_up import KeepingUp
 from tuner.server_seen import ServerSeen
 
 FIGURES = "steady window"
@@ -26,7 +27,7 @@ class RequestTiming:
     output_tokens: tokens received. first_chunk_tokens: those that came with the first chunk, so that the
     pace of the rest can be told. cached_tokens: prompt tokens that the engine answered from its prefix cache.
     retractions: how often the engine took the request out of its batch again, for want of KV memory.
-    error: empty when the request ended as asked.
+    error: empty when the request ended as asked. is_start_known: where not, `start_s` is 0 for every request.
     """
 
     start_s: float
@@ -38,6 +39,7 @@ class RequestTiming:
     cached_tokens: int
     error: str = ""
     retractions: int = 0
+    is_start_known: bool = True
 
     @property
     def ttft_s(self) -> float:
@@ -116,7 +118,7 @@ def tokens_between(requests: Sequence[RequestTiming], begin_s: float, end_s: flo
 class Rung:
     """Steady load at one concurrency.
 
-    duration_s: from the first request's start to the last one's end.
+    duration_s: from the first request's start to the last one's end, or as the load generator says.
     output_tok_per_s: output tokens of the whole deployment per second of the steady window, or of `duration_s` where
         there is none.
     window_s: length of the steady window (`steady_window`); None where there is none, and in studies that judged the
@@ -158,14 +160,19 @@ class Rung:
         server: ServerSeen | None = None,
         doubts: Sequence[str] = (),
         within: float | None = None,
+        duration_s: float | None = None,
     ) -> Rung:
-        """From requests that all ended as asked; raises ValueError on an empty or failed one."""
+        """From requests that all ended as asked; raises ValueError on an empty or failed one.
+
+        duration_s: of the whole run, where the requests do not know when they were sent: there is no steady window.
+        """
         if not requests or any(r.error for r in requests):
             raise ValueError("a rung is made of requests that all succeeded")
-        duration_s = max(r.end_s for r in requests) - min(r.start_s for r in requests)
+        window = steady_window(requests, concurrency) if duration_s is None else None
+        if duration_s is None:
+            duration_s = max(r.end_s for r in requests) - min(r.start_s for r in requests)
         output_tokens = sum(r.output_tokens for r in requests)
         of_run = output_tokens / duration_s
-        window = steady_window(requests, concurrency)
         steady = of_run if window is None else tokens_between(requests, *window) / (window[1] - window[0])
         cached_tokens = sum(r.cached_tokens for r in requests)
         retractions = sum(r.retractions for r in requests)
@@ -198,6 +205,7 @@ class RateRung:
     not end as asked, which are in no other figure. duration_s: from the first one's time of sending to the last one's
     end. output_tok_per_s: over `duration_s`. ttft_s counts from the time at which a request was to be sent.
     within: share of all requests that kept every limit of the study; None without limits.
+    keeping_up: whether as many requests end as are sent; None in studies that did not ask.
     """
 
     requests_per_s: float
@@ -211,6 +219,17 @@ class RateRung:
     retractions: int = 0
     within: float | None = None
     doubts: tuple[str, ...] = ()
+    keeping_up: KeepingUp | None = None
+
+    @property
+    def is_kept_up(self) -> bool:
+        return self.keeping_up is None or self.keeping_up.is_kept_up
+
+    @property
+    def ended_per_s(self) -> float | None:
+        """Requests that ended per second of the second half of the sending; None where it is not known."""
+        seen = self.keeping_up
+        return seen.ended / seen.span_s if seen is not None and seen.span_s > 0 else None
 
     @property
     def name(self) -> str:
@@ -238,6 +257,8 @@ class RateRung:
         if num_failed:
             first = next(r.error for r in requests if r.error)
             found.append(f"{num_failed} of {len(requests)} requests failed: {first}")
+        keeping_up = KeepingUp.of([r.start_s for r in ended], [r.end_s for r in ended])
+        found += keeping_up.doubts
         return cls(
             requests_per_s=requests_per_s,
             num_requests=len(requests),
@@ -250,6 +271,7 @@ class RateRung:
             retractions=retractions,
             within=within,
             doubts=tuple(found),
+            keeping_up=keeping_up,
         )
 
 

@@ -48,8 +48,8 @@ def observations_of(records: Iterable[TrialRecord]) -> tuple[Observation, ...]:
             concurrency=rung.concurrency,
             tpot_s=rung.tpot_s.mean,
             ttft_s=rung.ttft_s.mean,
-            # Before the steady window it was that of the whole run, in which the last requests alone count.
-            output_tok_per_s=None if rung.run_output_tok_per_s is None else rung.output_tok_per_s,
+            # Without a steady window it is that of the whole run, in which the last requests alone count.
+            output_tok_per_s=None if rung.window_s is None else rung.output_tok_per_s,
         )
         for record in records
         if (measurement := measurement_of(record.outcome)) is not None

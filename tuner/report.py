@@ -9,7 +9,6 @@ from search_spaces.layout import Layout
 from search_spaces.sglang.flags import to_argv
 from search_spaces.sglang.versions import EngineVersion
 from tuner.goodput import Goodput
-from tuner.measurement import FIGURES
 from tuner.outcome import advice_of, fault_of, rank_of, seen_of
 from tuner.record import TrialRecord
 from tuner.report_judged import answers_document, rules_at_fault_document
@@ -108,7 +107,7 @@ def document(result: StudyResult) -> dict[str, Any]:
             "request_rates": list(request.mix.request_rates),
         },
         "limits": objective.limits_told if isinstance(objective, Goodput) else None,
-        "throughput_is_of": FIGURES,
+        "throughput_is_of": request.mix.figures,
         "winner": _standing(request, winner),
         "baseline": _standing(request, baseline),
         "runner_up": _standing(request, second),

@@ -39,6 +39,8 @@ def _rate(rung: RateRung) -> dict[str, Any]:
         "requests_per_s": rung.requests_per_s,
         "num_requests": rung.num_requests,
         "num_failed": rung.num_failed,
+        "is_kept_up": rung.is_kept_up,
+        "ended_per_s": rung.ended_per_s,
         "output_tok_s": rung.output_tok_per_s,
         **_times(rung.ttft_s, rung.tpot_s),
         "within_limits": rung.within,

@@ -178,10 +178,8 @@ def space_line(result: StudyResult) -> str:
     refused = sorted(result.space.refused.items(), key=lambda kv: -kv[1])
     told = ", ".join(f"{rule} {count}" for rule, count in refused[:5])
     more = f" and {len(refused) - 5} more rules" if len(refused) > 5 else ""
-    return (
-        f"space: {space_size(result.space)}; {len(result.does_not_fit)} layouts do not fit in memory; "
-        f"combinations refused by rule: {told}{more}"
-    )
+    rules = f"; combinations refused by rule: {told}{more}" if refused else ""
+    return f"space: {space_size(result.space)}; {len(result.does_not_fit)} layouts do not fit in memory{rules}"
 
 
 def _ended(outcome: Outcome) -> str:

@@ -15,7 +15,6 @@ from search_spaces.model import Model
 from search_spaces.workload import Workload
 from tuner.engine import Engine
 from tuner.load_mix import LoadMix
-from tuner.measurement import FIGURES
 from tuner.objective import Aim
 from tuner.secret_words import masked_words
 
@@ -67,7 +66,7 @@ class Request:
             "engine_args": list(masked_words(self.engine.extra_args)),
             "workload": asdict(self.workload),
             "load": self.mix.identity,
-            "figures": FIGURES,
+            "figures": self.mix.figures,
         }
 
     @property

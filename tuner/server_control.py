@@ -30,11 +30,11 @@ def is_ready(base_url: str) -> bool:
     return False
 
 
-def server_info(base_url: str, keys: ServerKeys = NO_KEYS) -> dict[str, Any]:
+def server_info(base_url: str, keys: ServerKeys = NO_KEYS, *, timeout_s: float = CONTROL_TIMEOUT_S) -> dict[str, Any]:
     """Raises requests.RequestException, also for an answer that is no JSON object; KeyRefusedError among them."""
-    response = ask("GET", f"{base_url}/server_info", keys=keys)
+    response = ask("GET", f"{base_url}/server_info", keys=keys, timeout_s=timeout_s)
     if response.status_code == 404:  # its name before SGLang 0.5.6 or so
-        response = ask("GET", f"{base_url}/get_server_info", keys=keys)
+        response = ask("GET", f"{base_url}/get_server_info", keys=keys, timeout_s=timeout_s)
     if response.status_code in _UNAUTHORIZED:
         known = "another key than ours" if keys.headers("/server_info") else "a key (--api-key) that is not known here"
         raise KeyRefusedError(f"HTTP {response.status_code}: the server asks for {known}", response=response)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from search_spaces.errors import MalformedError, UserError
 from tuner.servers.host import Host, HostError, last_line
-from tuner.servers.ssh_host import SshHost
+from tuner.servers.ssh_host import SshHost, destination_shown
 
 _OLDEST_PYTHON = (3, 8)
 _ASK_PYTHON = "import sys; print(*sys.version_info[:2])"
@@ -50,7 +50,10 @@ def ssh_host(destination: str) -> SshHost:
     try:
         return SshHost(destination)
     except ValueError:
-        raise MalformedError(f"--host is [user@]host or ssh://[user@]host[:port] (got {destination!r})") from None
+        raise MalformedError(
+            "--host is [user@]host, or ssh://[user@]host:port with a port from 1 to 65535, and holds no password "
+            f"(got {destination_shown(destination)[:120]!r})"
+        ) from None
 
 
 def check_python(host: Host, option: str) -> None:

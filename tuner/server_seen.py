@@ -64,9 +64,13 @@ class ServerSeen:
 
 
 class ServerWatch:
-    """Asks one server as long as an `async with` block lasts; `seen` is there after it, None where nothing answered."""
+    """Asks one server as long as an `async with` block lasts; `seen` is there after it, None where nothing answered.
 
-    def __init__(self, base_url: str, keys: ServerKeys = NO_KEYS) -> None:
+    skips_idle: answers of a server that holds no request are left out, as its load does not fill the block.
+    """
+
+    def __init__(self, base_url: str, keys: ServerKeys = NO_KEYS, *, skips_idle: bool = False) -> None:
+        self._skips_idle = skips_idle
         self._base_url = base_url
         self._keys = keys
         self._found: list[tuple[int, int, float]] = []
@@ -98,7 +102,8 @@ class ServerWatch:
     async def _sample(self) -> None:
         while True:
             await asyncio.sleep(_EVERY_S)
-            if (found := await asyncio.to_thread(self._loads)) is not None:
+            found = await asyncio.to_thread(self._loads)
+            if found is not None and (found[0] + found[1] or not self._skips_idle):
                 self._found.append(found)
 
     def _loads(self) -> tuple[int, int, float] | None:

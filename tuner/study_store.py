@@ -25,7 +25,6 @@ from sqlalchemy.exc import ArgumentError, SQLAlchemyError
 from search_spaces.errors import UnknownNameError, UserError
 from search_spaces.layout import Layout
 from tuner.correctness import Reference, reference_from_json, reference_to_json
-from tuner.measurement import FIGURES
 from tuner.outcome import (
     Crashed,
     Environment,
@@ -141,7 +140,7 @@ class StudyStore:
             self._study.set_user_attr("space", request.space_key)
             self._study.set_user_attr("asked", f"{request.model.name} on {request.cluster.name}")
             self._study.set_user_attr("load", asdict(request.workload) | {"mix": request.mix.words})
-            self._study.set_user_attr("figures", FIGURES)
+            self._study.set_user_attr("figures", request.mix.figures)
         self._distributions = sampler.distributions
 
     def settle(self) -> list[TrialRecord]:

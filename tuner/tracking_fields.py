@@ -14,7 +14,7 @@ from typing import assert_never
 from cost_models.prediction import Prediction
 from search_spaces.layout import Layout
 from tuner.goodput import Goodput
-from tuner.measurement import FIGURES, Measurement, RateRung, Rung, Spread
+from tuner.measurement import Measurement, RateRung, Rung, Spread
 from tuner.outcome import (
     Crashed,
     Environment,
@@ -89,7 +89,7 @@ def setting_params(request: Request) -> dict[str, object]:
         "requests": request.mix.words or "all alike",
         "request_rates": ",".join(f"{rate:g}" for rate in request.mix.request_rates) or "none",
         "limits": request.objective.limits_told if isinstance(request.objective, Goodput) else "none",
-        "throughput_is_of": FIGURES,
+        "throughput_is_of": request.mix.figures,
     }
 
 
@@ -217,6 +217,8 @@ def rate_points(rung: RateRung) -> list[Point]:
         "requests_per_s": rung.requests_per_s,
         "num_requests": rung.num_requests,
         "num_failed": rung.num_failed,
+        "ended_per_s": rung.ended_per_s,
+        "is_kept_up": float(rung.is_kept_up),
         "output_tok_per_s": rung.output_tok_per_s,
         **_times_ms(rung.ttft_s, rung.tpot_s),
         "within_limits_share": rung.within,

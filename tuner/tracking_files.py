@@ -54,7 +54,7 @@ def requests_table(requests: Mapping[RungKey, Sequence[RequestTiming]]) -> str:
         [
             rung if isinstance(rung, int) else None,
             rung if isinstance(rung, str) else None,
-            _finite(t.start_s),
+            _finite(t.start_s) if t.is_start_known else None,
             _finite(t.ttft_s * 1e3),
             _finite(t.tpot_s * 1e3),
             _finite(t.end_s - t.start_s),

@@ -171,8 +171,9 @@ class Trial:
             ended=climb.ended,
             agreement=judgement.agreement,
         )
-        if isinstance(ended, Crashed | Hung):
-            return with_rungs(explained(ended, watched), measurement)
+        if isinstance(ended, Crashed | Hung | Environment):
+            failed = ended if isinstance(ended, Environment) else explained(ended, watched)
+            return with_rungs(failed, measurement)
         whole = Measured(measurement=measurement)
         return whole if ended is None else StoppedEarly(measurement=measurement, reason=ended)
 

@@ -37,7 +37,11 @@ def test_goodput_is_the_highest_rate_at_which_the_limits_hold(by_rate: tuple[Pat
     assert measured
     for trial in measured:
         assert [rate["requests_per_s"] for rate in trial["rates"]] == [0.5, 1.0, 2.0, 4.0]
-        held = [r["requests_per_s"] for r in trial["rates"] if r["ttft_p99_ms"] <= 2000 and r["tpot_p90_ms"] <= 60]
+        held = [
+            rate["requests_per_s"]
+            for rate in trial["rates"]
+            if rate["ttft_p99_ms"] <= 2000 and rate["tpot_p90_ms"] <= 60 and rate["is_kept_up"]
+        ]
         assert trial["value"] == max(held, default=0.0)
         assert trial["unit"] == "requests/s"
         assert all(0.0 <= rate["within_limits"] <= 1.0 for rate in trial["rates"])
@@ -56,6 +60,23 @@ def test_the_rates_are_kept_request_by_request_and_as_series(by_rate: tuple[Path
     assert len(of_rates) == 120
     assert {row["concurrency"] for row in of_rates} == {None}
     assert 200 <= min(row["prompt_tokens"] for row in of_rates) < max(row["prompt_tokens"] for row in of_rates) <= 1800
+
+
+def test_a_burst_is_no_rate_that_a_server_keeps_up_with_however_lax_the_limits(tmp_path: Path) -> None:
+    lengths = ("--input-tokens", "64", "--output-tokens", "32", "--pin", "tp_size=8", "--pin", "ep_size=8")
+    words = ("--objective", "goodput", "--slo", "ttft_p99=1000s", "--request-rate", "2,1000", *lengths)
+    told = document(tmp_path, *words)
+    trial = next(trial for trial in told["trials"] if trial["outcome"] == "measured")
+    calm, burst = trial["rates"]
+    assert (calm["is_kept_up"], burst["is_kept_up"], told["winner"]["value"]) == (True, False, 2.0)
+    assert calm["ended_per_s"] == pytest.approx(2.0, rel=0.4)
+    assert burst["ended_per_s"] < 500
+    assert "does not keep up" in burst["doubts"][0]
+    again = tune(tmp_path, *QUICK, *words, "--study", "kept")
+    assert again.returncode == 0, again.stderr
+    other = tune(tmp_path, *QUICK, *words, "--study", "kept", "--seed", "4")
+    assert other.returncode == 2
+    assert "another question" in other.stderr
 
 
 def test_limits_that_no_layout_keeps_leave_no_winner(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 from mlflow.entities import Run
 
 from tests.end_to_end.fault_campaign import processes_of
+from tests.waiting import eventually
 from tuner.voice import SIMULATED_MARK
 
 QUICK = ("--concurrency", "1,8", "--output-tokens", "32", "--clock-scale", "1e9")
@@ -42,15 +42,6 @@ def _environment() -> dict[str, str]:
     proxy = {"HTTP_PROXY": "http://127.0.0.1:9", "http_proxy": "http://127.0.0.1:9"}
     path = f"{Path(__file__).parent / 'no_gpu'}:{Path(sys.executable).parent}:{os.defpath}"
     return {**kept, **proxy, "PYTHONPATH": str(Path(__file__).parents[2]), "PATH": path}
-
-
-def eventually(claim: Callable[[], bool], limit_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if claim():
-            return True
-        time.sleep(0.05)
-    return claim()
 
 
 def runs_of(folder: Path, kind: str) -> list[Run]:

@@ -7,8 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from mlflow.entities import Run
 
 from tests.end_to_end.conftest import TinyCheckpoint
 from tests.engine_support.server import engine_server
+from tests.waiting import eventually
 from tuner.servers.host import unused_port
 from tuner.voice import SIMULATED_MARK
 
@@ -67,15 +67,6 @@ def answers(url: str) -> bool:
         return requests.get(url, timeout=5).status_code == 200
     except requests.RequestException:
         return False
-
-
-def eventually(claim: Callable[[], bool], limit_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not claim():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def runs_of(folder: Path) -> list[Run]:
@@ -129,18 +120,30 @@ def test_a_key_that_is_missing_or_wrong_is_said_before_any_load(tmp_path: Path) 
             ((), "asks for a key"),
             (("--api-key-env", "WRONG"), "another key than ours"),
             (("--api-key-env", "NOT_THERE"), "no such variable"),
+            (("--api-key-env", "UNSENDABLE"), "printable ASCII"),
+            (("--admin-api-key-env", "OF_TWO_LINES"), "printable ASCII"),
         ):
-            refused = measure(tmp_path, url, *QUICK, *words, WRONG="not-the-key")
+            unsendable = {"UNSENDABLE": "not-the-kéy-☃", "OF_TWO_LINES": "not-the-key\nX: y"}
+            refused = measure(tmp_path, url, *QUICK, *words, WRONG="not-the-key", **unsendable)
             assert refused.returncode == 2
             assert said in refused.stderr
+            assert "not-the-k" not in refused.stderr
+            assert len(refused.stderr.splitlines()) == 1
             assert refused.stdout == ""
-    assert not (tmp_path / "mlruns").exists()
+        assert not (tmp_path / "mlruns").exists()
+        taken = measure(tmp_path, url, *QUICK, "--api-key-env", "OF_A_FILE", "--json", OF_A_FILE=f" {KEY}\r\n")
+        assert taken.returncode == 0, taken.stderr
 
 
 @pytest.mark.parametrize(
     ("words", "said"),
     [
         (("http://127.0.0.1:30000/v1",), "without a path: http://127.0.0.1:30000"),
+        (("127.0.0.1:1", "--input-tokens", "10:20"), "--input-tokens is one number of tokens here, no range"),
+        (("127.0.0.1:1", "--output-tokens", "many"), "--output-tokens is a number of tokens"),
+        (("127.0.0.1:1", "--output-tokens", "9" * 5000), "--output-tokens is a number of tokens"),
+        (("127.0.0.1:1", "--input-tokens", "-1"), "--input-tokens is a number of tokens"),
+        (("127.0.0.1:1", "--engine-command", "python3"), "--load-generator sglang"),
         (("127.0.0.1:1",), "nothing answers at"),
     ],
 )
@@ -173,13 +176,17 @@ def started(folder: Path, url: str, *words: str) -> subprocess.Popen[str]:
 SLOW = ("--clock-scale", "60")
 
 
-def test_a_server_that_goes_away_ends_it_with_what_was_measured_and_a_true_status(tmp_path: Path) -> None:
+@pytest.mark.parametrize("as_json", [(), ("--json",)])
+def test_a_server_that_goes_away_ends_it_with_what_was_measured_and_a_true_status(
+    tmp_path: Path, as_json: tuple[str, ...]
+) -> None:
     with simulated(tmp_path, *SLOW) as (server, url):
-        process = started(tmp_path, url, "--concurrency", "1,64")
+        process = started(tmp_path, url, "--concurrency", "1,64", *as_json)
         server.kill()
         out, err = process.communicate(timeout=120)
     assert process.returncode == 4, err
     assert "no longer answers" in out
+    assert ("no longer answers" in err) == bool(as_json)
     (run,) = runs_of(tmp_path)
     assert (run.info.status, run.data.tags["tune.outcome"]) == ("FAILED", "environment")
     assert run.data.metrics["sweep/output_tok_per_s"] > 0
@@ -198,7 +205,7 @@ def test_a_signal_ends_it_in_order_and_leaves_the_server(tmp_path: Path, asked: 
             lambda: requests.get(f"{url}/v1/loads", timeout=9).json()["loads"][0]["num_running_reqs"] == 0
         )
     (run,) = runs_of(tmp_path)
-    assert run.data.tags["tune.outcome"] == "stopped early"
+    assert (run.info.status, run.data.tags["tune.outcome"]) == ("KILLED", "stopped early")
 
 
 def test_the_run_of_a_killed_measurement_is_settled_by_the_next(tmp_path: Path) -> None:

@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import psutil
 import pytest
 
 from tests.services.ssh_server import Sshd
+from tests.waiting import eventually
 from tuner.servers.orphans import OWNER_VARIABLE, SERVER_VARIABLE
 
 pytestmark = pytest.mark.services
@@ -58,16 +57,6 @@ def owned_by(tuner: subprocess.Popen[str]) -> list[psutil.Process]:
             if is_ours and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
-
-
-def eventually(claim: Callable[[], object], limit_s: float = 120.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        with suppress(psutil.Error):
-            if claim():
-                return True
-        time.sleep(0.05)
-    return False
 
 
 def test_a_study_runs_there_from_first_to_last(sshd: Sshd, environment: dict[str, str], tmp_path: Path) -> None:

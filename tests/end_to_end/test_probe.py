@@ -10,8 +10,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ import psutil
 import pytest
 
 from search_spaces.hardware import CollectiveOp, Route
+from tests.waiting import eventually
 from tuner.cluster_words import cluster_of
 
 ROOT = Path(__file__).parents[2]
@@ -322,13 +321,6 @@ def measuring(folder: Path, engine_python: str) -> tuple[subprocess.Popen[str], 
     )
     assert eventually(lambda: len(ranks_of(tuner)) == 2), tuner.communicate()
     return tuner, psutil.Process(tuner.pid).children(recursive=True)
-
-
-def eventually(claim: Callable[[], bool], limit_s: float = 60) -> bool:
-    until = time.monotonic() + limit_s
-    while not claim() and time.monotonic() < until:
-        time.sleep(0.05)
-    return claim()
 
 
 def is_gone(process: psutil.Process) -> bool:

@@ -121,7 +121,7 @@ def test_a_study_with_a_refused_and_a_killed_layout_ends_with_a_winner_and_true_
         engine_command=f"{engine_python} -m sglang.launch_server",
         engine_args=" ".join(ARGUMENTS),
         engine_version=None,
-        clock_scale=1.0,
+        clock_scale=None,
     )
     assert not chosen.engine.is_simulated
     assert str(chosen.engine.version) == "0.5.23"

@@ -49,7 +49,7 @@ def choose(word: str = "auto", **changes: Any) -> asking.Chosen:
         "engine_command": None,
         "engine_args": "",
         "engine_version": None,
-        "clock_scale": 100.0,
+        "clock_scale": None,
     }
     return asking.choose_engine(word, **{**words, **changes})
 
@@ -111,14 +111,19 @@ def test_sglang_never_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
         choose("sglang", cluster_word="8xh200", engine_command=f"{sys.executable} -m sglang.launch_server")
 
 
+def with_program(folder: Path, name: str, text: str = "#!/bin/sh\nexit 9\n") -> None:
+    program = folder / name
+    program.write_text(text)
+    program.chmod(0o755)
+
+
 NVIDIA_SMI = "#!/bin/sh\nfor i in 1 2 3 4 5 6 7 8; do echo 'NVIDIA H200, 143771'; done\n"
 
 
 @pytest.fixture
 def eight_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = tmp_path / "nvidia-smi"
-    program.write_text(NVIDIA_SMI)
-    program.chmod(0o755)
+    with_program(tmp_path, "nvidia-smi", NVIDIA_SMI)
+    with_program(tmp_path, "docker")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
 
 
@@ -147,9 +152,59 @@ def test_a_cluster_that_is_not_this_machine_cannot_be_tried_here(cluster: str) -
         choose("sglang", cluster_word=cluster, engine_command="docker run sglang")
 
 
+@pytest.mark.usefixtures("eight_h200")
+@pytest.mark.parametrize("word", ["auto", "sglang"])
+@pytest.mark.parametrize("program", ["no-such-program -m x", "/no-such-program", "A=b python3 -m x", "/tmp"])
+def test_a_program_that_is_not_here_is_known_before_any_work(word: str, program: str) -> None:
+    with pytest.raises(UserError, match="--engine-command: there is no program"):
+        choose(word, engine_command=program)
+
+
+def test_elsewhere_the_program_is_not_looked_for_here() -> None:
+    words = {"cluster_word": "8xh200", "engine_version": str(NEWEST), "engine_command": "/no-such-program x"}
+    assert choose("sglang", is_elsewhere=True, **words).engine.program == ("/no-such-program", "x")
+
+
+@pytest.mark.parametrize("word", ["auto", "sglang"])
+@pytest.mark.parametrize("command", ["", "  "])
+def test_an_engine_command_without_a_word_is_refused(word: str, command: str) -> None:
+    with pytest.raises(UserError, match="--engine-command is empty"):
+        choose(word, cluster_word="1xcpu", engine_command=command)
+    with pytest.raises(UserError, match="--engine-command is empty"):
+        asking.engine_program(command)
+
+
+def test_an_engine_command_that_a_simulation_would_not_heed_is_refused_or_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with pytest.raises(UserError, match="--engine-command starts a real engine, and --engine simulated was asked for"):
+        choose("simulated", engine_command="python3 -m sglang.launch_server")
+    monkeypatch.setenv("PATH", "")
+    chosen = choose("auto", engine_command="python3 -m sglang.launch_server")
+    assert chosen.engine.is_simulated
+    assert chosen.notices == ("--engine-command is not used: the engine is simulated",)
+    assert choose("auto").notices == ()
+
+
+@pytest.mark.usefixtures("eight_h200")
+def test_a_clock_that_a_real_engine_does_not_have_is_refused() -> None:
+    with pytest.raises(UserError, match="--clock-scale is of the simulated engine, and this is SGLang"):
+        choose("sglang", engine_command="docker run sglang", clock_scale=100.0)
+    assert choose("simulated", clock_scale=100.0).engine.clock_scale == 100.0
+    assert choose("simulated").engine.clock_scale == asking.DEFAULT_CLOCK_SCALE
+
+
+@pytest.mark.usefixtures("eight_h200")
 def test_on_cpus_no_gpu_is_needed_and_the_device_is_named() -> None:
     chosen = choose("sglang", cluster_word="2xcpu", engine_command="docker run sglang", engine_args="--dtype float32")
     assert chosen.engine.extra_args == ("--device", "cpu", "--dtype", "float32")
+
+
+def test_a_key_that_no_request_can_carry_is_refused_before_a_server_asks_for_it() -> None:
+    for args in ("--api-key 'ké-123'", "--admin-api-key='a-123\n'"):
+        with pytest.raises(UserError, match="--engine-args holds a key that no request can carry") as refused:
+            choose("simulated", engine_args=args)
+        assert "123" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +234,30 @@ def test_a_budget_is_a_time(text: str | None, seconds: float | None) -> None:
     assert asking.time_s_of("--budget", text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "0", "-5m", "soon", "5d", "m", "nan", "inf"])
+@pytest.mark.parametrize("text", ["", "0", "-5m", "soon", "5d", "m", "nan", "inf", "\uff15m", "1_0", "1e3"])
 def test_a_budget_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--budget"):
         asking.time_s_of("--budget", text)
+
+
+@pytest.mark.parametrize("text", ["9" * 400 + "h", "9" * 400 + "s", "8761h", "525601"])
+@pytest.mark.parametrize("option", ["--budget", "--patience"])
+def test_a_time_of_more_than_a_year_is_refused_in_a_short_line(option: str, text: str) -> None:
+    with pytest.raises(UserError, match=f"{option} is at most a year, 8760h") as caught:
+        asking.time_s_of(option, text)
+    assert len(str(caught.value)) < 160
+    assert asking.time_s_of(option, "8760h") == 365 * 24 * 3600
+
+
+@pytest.mark.parametrize(("text", "seconds"), [(None, None), ("1s", 1), ("5", 300), ("20m", 1200)])
+def test_patience_is_a_time_and_a_bare_number_minutes(text: str | None, seconds: float | None) -> None:
+    assert asking.patience_s_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["0.001s", "0.9s", "0.0001m"])
+def test_a_patience_in_which_no_server_can_say_anything_is_refused(text: str) -> None:
+    with pytest.raises(UserError, match="--patience is at least 1s"):
+        asking.patience_s_of(text)
 
 
 @pytest.mark.parametrize(
@@ -222,7 +297,11 @@ def test_a_baseline_is_layout_flags_only(text: str) -> None:
         asking.layout_of("--baseline", text, NEWEST)
 
 
-@pytest.mark.parametrize("text", ["", "a", "1,,2", "1;2"])
+def test_a_ladder_may_have_spaces() -> None:
+    assert asking.concurrencies_of("1, 4,16") == (1, 4, 16)
+
+
+@pytest.mark.parametrize("text", ["", "a", "1,,2", "1;2", "\uff11,\uff14", "1_0", "+1", "1,-4", "9" * 5000])
 def test_a_ladder_that_cannot_be_read_is_refused(text: str) -> None:
     with pytest.raises(UserError, match="--concurrency"):
         asking.concurrencies_of(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -17,9 +18,10 @@ from tuner.climb import Ascent, Climb
 from tuner.latency_limits import limits_of
 from tuner.load_mix import LoadMix
 from tuner.load_plan import Asked
-from tuner.outcome import Crashed
+from tuner.outcome import Crashed, Environment
 from tuner.server_seen import ServerSeen
 from tuner.servers.protocol import Launch
+from tuner.sglang_benchmark import SglangBenchmark
 from tuner.watcher import Watcher
 
 WORKLOAD = Workload(input_tokens=8, output_tokens=4, concurrencies=(1, 2, 4, 8, 16, 32))
@@ -193,6 +195,49 @@ def test_rates_follow_the_ladder_with_arrivals_on_the_clock_of_the_server() -> N
     assert len(set(prompts)) == len(prompts)
 
 
+def test_a_rate_that_is_sent_faster_than_it_is_answered_is_doubted_and_said() -> None:
+    async def one_by_one(load: dict[str, Any], meta: dict[str, Any]) -> None:
+        if "arrives_in_s" in load:
+            meta["simulated_time_s"] = load["arrives_in_s"] + 1.0 + load["number"] / 40  # of 100 a second
+
+    mix = LoadMix(request_rates=(100.0,))
+    climb, ended, notes, _ = climbed(Served(one_by_one), mix=mix, limits=limits_of("ttft_p99=1000s"))
+    assert ended is None
+    (rate,) = climb.rates
+    assert (rate.num_requests, rate.is_kept_up, rate.within) == (400, False, 1.0)
+    assert rate.doubts[0].startswith("the server does not keep up: in ")
+    assert f"100 requests/s: {rate.doubts[0]}" in notes.notices
+
+
+def test_requests_that_take_long_alone_are_sent_for_longer() -> None:
+    async def slow(load: dict[str, Any], meta: dict[str, Any]) -> None:
+        meta["simulated_arrival_s"] = load.get("arrives_in_s", load["number"] * 20.0)
+        meta["simulated_time_s"] = meta["simulated_arrival_s"] + 20.0
+
+    climb, ended, _, _ = climbed(
+        Served(slow), mix=LoadMix(request_rates=(1.0,)), workload=dataclasses.replace(WORKLOAD, concurrencies=(1,))
+    )
+    assert ended is None
+    assert [rate.num_requests for rate in climb.rates] == [80]
+
+
+def test_prompts_that_come_again_in_a_rung_are_doubted_whatever_the_server_says_of_its_cache() -> None:
+    asked = tuple(Asked(input_tokens=1, output_tokens=4, text=text) for text in ("one", "two", "three"))
+    climb, ended, _, _ = climbed(
+        Served(),
+        mix=LoadMix(asked=asked, request_rates=(1.0,)),
+        workload=dataclasses.replace(WORKLOAD, concurrencies=(1,)),
+    )
+    assert ended is None
+    assert climb.measured[0].doubts == ("1 of 4 prompts had been sent in it before: a cache may answer",)
+    assert climb.rates[0].doubts == ("57 of 60 prompts had been sent in it before: a cache may answer",)
+    many = tuple(dataclasses.replace(asked[0], text=str(i)) for i in range(60))
+    climb, _, _, _ = climbed(
+        Served(), mix=LoadMix(asked=many), workload=dataclasses.replace(WORKLOAD, concurrencies=(1,))
+    )
+    assert climb.measured[0].doubts == ()
+
+
 def test_a_rate_counts_its_failures_and_the_ladder_ends_at_one() -> None:
     async def now_and_then(load: dict[str, Any], _: dict[str, Any]) -> None:
         if load["number"] == 3 and "arrives_in_s" in load:
@@ -249,3 +294,76 @@ def test_a_budget_that_is_over_ends_the_climb_after_a_rung() -> None:
     climb, ended, _, _ = climbed(Served(), deadline=0.0)
     assert ended == "the budget ended before concurrency 2"
     assert [rung.concurrency for rung in climb.measured] == [1]
+
+
+STANDS_IN = """
+import json, sys
+words = dict(zip(sys.argv, sys.argv[1:]))
+n = int(words["--num-prompts"])
+{before}
+line = {{"duration": n / 2, "ttfts": [0.1] * n, "itls": [[0.1] * 3] * n, "input_lens": [8] * n, "output_lens": [4] * n,
+         "errors": {errors}}}
+with open(words["--output-file"], "a") as output:
+    output.write(json.dumps(line) + "\\n")
+"""
+
+
+def stands_in(folder: Path, *, before: str = "", errors: str = "[''] * n") -> LoadMix:
+    """Sent by a few lines in the place of SGLang's benchmark, which write what it would."""
+    package = folder / "sglang" / "benchmark"
+    package.mkdir(parents=True)
+    (package / "serving.py").write_text(STANDS_IN.format(before=before, errors=errors))
+    python = ("env", f"PYTHONPATH={folder}", sys.executable)
+    by = SglangBenchmark(python=python, module="sglang.benchmark.serving", tokenizer="x", reports_cache=False)
+    return LoadMix(by_sglang=by)
+
+
+TWO_RUNGS = dataclasses.replace(WORKLOAD, concurrencies=(1, 8))
+
+
+def test_rungs_sent_by_another_generator_have_its_figures_and_its_log_beside_the_servers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    server = Served()
+    climb, ended, _, requests = climbed(server, mix=stands_in(tmp_path), workload=TWO_RUNGS)
+    assert ended is None
+    assert [len(timings) for timings in requests.values()] == [16, 32]
+    assert [(rung.output_tok_per_s, rung.window_s, rung.client) for rung in climb.measured] == [(8.0, None, None)] * 2
+    assert [rung.ttft_s.p99 for rung in climb.measured] == pytest.approx([0.1, 0.1])
+    assert len(server.bodies) == 8  # of the warm-up, which is ours
+    assert server.flushed == 3
+    assert (tmp_path / "load.log").is_file()
+
+
+def test_a_generator_that_fails_beside_a_good_server_is_no_verdict_on_the_layout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    mix = stands_in(tmp_path, before="raise SystemExit('no tokenizer there')")
+    climb, ended, _, _ = climbed(Served(), mix=mix, workload=TWO_RUNGS)
+    assert isinstance(ended, Environment)
+    assert ended.summary == ("environment at concurrency 1: SGLang's benchmark ended with 1: no tokenizer there")
+    assert climb.measured == []
+
+
+def test_a_generator_that_fails_with_its_server_leaves_the_word_to_the_server(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    server = Served()
+    server.is_up = False
+    _, ended, _, _ = climbed(server, mix=stands_in(tmp_path, before="raise SystemExit('gone')"), workload=TWO_RUNGS)
+    assert isinstance(ended, Crashed)
+
+
+def test_a_request_that_the_other_generator_says_failed_ends_the_climb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    climb, ended, _, _ = climbed(
+        Served(), mix=stands_in(tmp_path, errors="[''] * (n - 1) + ['it was refused']"), workload=TWO_RUNGS
+    )
+    assert isinstance(ended, Crashed)
+    assert ended.cause == "a request failed under load: it was refused"
+    assert climb.measured == []

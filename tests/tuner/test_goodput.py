@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -44,9 +45,23 @@ def test_limits_are_read_with_their_units_and_told_again() -> None:
     assert (tpot.metric, tpot.statistic, tpot.most_s) == ("tpot", "p50", 0.05)
     assert GOODPUT.limits_told == "ttft_p99=2s,tpot_p50=50ms"
     assert limits_of(GOODPUT.limits_told) == GOODPUT.limits
+    near = limits_of("ttft_p99=1.2345678s,tpot_p50=0.001ms")
+    assert limits_of(",".join(map(str, near))) == near
 
 
-@pytest.mark.parametrize("words", ["", "ttft_p99", "ttft_p99=2", "ttft_p98=2s", "e2e_p99=2s", "ttft_p99=0s", "ttft=2s"])
+def test_the_narrowest_limits_still_promise_something() -> None:
+    narrow = Goodput(limits=limits_of("ttft_p99=0.001ms"), output_tokens=11)
+    assert narrow.promise(prediction((1, 1e3, 0.06, 1e-3))) > 0.0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("", "ttft_p99", "ttft_p99=2", "ttft_p98=2s", "e2e_p99=2s", "ttft_p99=0s", "ttft=2s"),
+        *(f"ttft_p99={'9' * 400}s", f"ttft_p99=0.{'0' * 319}1s", "ttft_p99=0.0009ms", "ttft_p99=1000001s"),
+        "ttft_p99=\uff12s",
+    ],
+)
 def test_limits_without_a_unit_or_of_an_unknown_name_are_refused(words: str) -> None:
     with pytest.raises(UserError):
         limits_of(words)
@@ -82,6 +97,45 @@ def test_on_a_ladder_of_rates_it_is_the_highest_rate_and_none_at_which_requests_
     failing = outcome.measurement.rates[2]
     assert (failing.num_requests, failing.num_failed) == (10, 1)
     assert failing.doubts == ("1 of 10 requests failed: HTTP 500",)
+
+
+def sent_at(rate: float, ends_per_s: float, count: int = 240) -> RateRung:
+    """Requests sent evenly, each of which takes at least a second; only so many end in a second, in turn."""
+    ends_s = [max(1.0 + i / rate, (i + 1) / ends_per_s) for i in range(count)]
+    timings = [
+        RequestTiming(
+            start_s=i / rate,
+            first_token_s=end_s - 0.4,
+            end_s=end_s,
+            prompt_tokens=8,
+            output_tokens=11,
+            first_chunk_tokens=1,
+            cached_tokens=0,
+        )
+        for i, end_s in enumerate(ends_s)
+    ]
+    return RateRung.of(rate, timings)
+
+
+def test_a_rate_that_the_server_does_not_keep_up_with_does_not_hold_however_lax_the_limits() -> None:
+    lax = Goodput(limits=limits_of("ttft_p99=1000s"), output_tokens=11)
+    kept, burst, beyond = sent_at(4.0, 5.0), sent_at(1e3, 5.0), sent_at(8.0, 5.0)
+    assert [lax.holds(each) for each in (kept, burst, beyond)] == [True, False, False]
+    outcome = measured(rung(1, 0.1), rates=(kept, beyond, burst))
+    assert lax.value_of(outcome) == 4.0
+    assert kept.doubts == ()
+    assert kept.ended_per_s == pytest.approx(4.0, rel=0.05)
+    assert beyond.ended_per_s == pytest.approx(5.0, rel=0.05)
+    (doubt,) = beyond.doubts
+    assert doubt == (
+        "the server does not keep up: in 14.9 s 120 requests were sent and 75 ended, those in flight grew from 46 to 91"
+    )
+
+
+def test_a_rate_in_a_study_that_did_not_ask_whether_it_was_kept_up_with_is_still_read() -> None:
+    rate = dataclasses.replace(sent_at(4.0, 5.0), keeping_up=None)
+    assert rate.is_kept_up
+    assert rate.ended_per_s is None
 
 
 def test_a_rate_of_which_every_request_failed_has_no_figures() -> None:

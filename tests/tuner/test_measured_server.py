@@ -118,6 +118,21 @@ INFO = {"tp_size": 8, "model_path": "kimi-k2.6", "version": "0.5.23"}
             "kimi-k2.6",
             "--model kimi-k2.6 has 163840",
         ),
+        (
+            {"/server_info": INFO, "/generate": {}},
+            "qwen3-30b-a3b",
+            "--model qwen3-30b-a3b has 151936 token ids, but .* serves kimi-k2.6, which has 163840",
+        ),
+        (
+            {"/server_info": {**INFO, "model_path": "/models/own"}, "/generate": "valid range is [0, 2000000)."},
+            "kimi-k2.6",
+            "--model kimi-k2.6 has 163840 token ids, but the model .* has 2000000",
+        ),
+        (
+            {"/server_info": {**INFO, "model_path": "qwen3-235b-a22b"}, "/generate": {}},
+            "qwen3-30b-a3b",
+            "it says qwen3-235b-a22b, with num_layers 94 instead of 48",
+        ),
         ({"/server_info": INFO}, None, "refuses a request"),
     ],
 )

@@ -43,6 +43,23 @@ def test_words_that_name_no_place_are_refused(
         places.place_of(hosts, slurm=slurm, systemd=systemd)
 
 
+@pytest.mark.parametrize(
+    ("env", "missing"),
+    [
+        ({"SLURM_JOB_ID": "1"}, r"\(SLURM_JOB_NODELIST is not set\)"),
+        ({"SLURM_JOB_NODELIST": "n1"}, r"\(SLURM_JOB_ID is not set\)"),
+        ({"SLURM_JOB_ID": "", "SLURM_JOB_NODELIST": ""}, r"\(SLURM_JOB_ID and SLURM_JOB_NODELIST are not set\)"),
+    ],
+)
+def test_what_an_allocation_lacks_is_named(env: dict[str, str], missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SLURM_JOB_ID", "SLURM_JOB_NODELIST"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UserError, match=missing):
+        places.place_of([], slurm=True, systemd=False)
+
+
 def test_there_is_one_machine_for_each_node() -> None:
     two = Place(hosts=("a", "b"))
     assert places.check_nodes(two, 2) == two

@@ -400,6 +400,7 @@ def measured(*, simulated: bool) -> Measured:
             num_requests=4,
             duration_s=1.0,
             output_tok_per_s=100.0 * concurrency,
+            window_s=0.9,
             run_output_tok_per_s=90.0 * concurrency,
             ttft_s=spread,
             tpot_s=spread,
@@ -429,9 +430,9 @@ OUT_OF_MEMORY = OutOfMemory(
 )
 
 
-def test_throughput_of_whole_runs_as_studies_once_kept_it_teaches_nothing_of_steady_load() -> None:
+def test_throughput_of_whole_runs_teaches_nothing_of_steady_load() -> None:
     before = measured(simulated=True).measurement
-    whole_run = replace(before, rungs=tuple(replace(each, run_output_tok_per_s=None) for each in before.rungs))
+    whole_run = replace(before, rungs=tuple(replace(each, window_s=None) for each in before.rungs))
     found = observations_of([record(Measured(measurement=whole_run), 8, 800.0)])
     assert [(each.concurrency, each.tpot_s, each.output_tok_per_s) for each in found] == [
         (1, 0.03, None),

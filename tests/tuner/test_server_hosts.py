@@ -11,9 +11,24 @@ from tuner.servers.host import LocalHost
 NOTHING = Named(cluster=None, engine_command=None, engine_version=None)
 
 
-@pytest.mark.parametrize("word", ["", "-oProxyCommand=id", "a b", "a;id", "u@h\nx"])
+@pytest.mark.parametrize(
+    ("word", "shown"),
+    [
+        ("root:s3cr3tvalue@127.0.0.1", "root:***@127.0.0.1"),
+        ("ssh://root:s3cr3tvalue@box:22", "ssh://root:***@box:22"),
+        ("root:s3@cr3tvalue@box", "root:***@box"),
+    ],
+)
+def test_a_password_in_a_destination_is_refused_and_not_shown(word: str, shown: str) -> None:
+    with pytest.raises(MalformedError, match="holds no password") as caught:
+        ssh_host(word)
+    assert shown in str(caught.value)
+    assert "cr3tvalue" not in str(caught.value)
+
+
+@pytest.mark.parametrize("word", ["", "-oProxyCommand=id", "a b", "a;id", "u@h\nx", "root@", "localhost:22"])
 def test_what_is_no_destination_of_ssh_is_refused_with_the_form(word: str) -> None:
-    with pytest.raises(MalformedError, match=r"--host is \[user@\]host or ssh://"):
+    with pytest.raises(MalformedError, match=r"--host is \[user@\]host, or ssh://"):
         ssh_host(word)
 
 

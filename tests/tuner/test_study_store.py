@@ -42,6 +42,7 @@ from tuner.outcome import (
 from tuner.record import Origin, TrialRecord, from_json, to_json
 from tuner.request import Request
 from tuner.sampling import LayoutSampler, Scored
+from tuner.sglang_benchmark import SglangBenchmark
 from tuner.study_store import CONTEXT_ATTR, StudyStore, open_storage
 
 MODEL = load_model("kimi-k2.6")
@@ -230,12 +231,18 @@ def test_another_objective_takes_over_what_was_measured_and_reads_its_own_value(
     assert other.ask() is None
 
 
+BY_SGLANG = SglangBenchmark(
+    python=("python3",), module="sglang.benchmark.serving", tokenizer="/models/one", reports_cache=True
+)
+
+
 @pytest.mark.parametrize(
     "changes",
     [
         {"workload": Workload(input_tokens=64)},
         {"mix": LoadMix(request_rates=(1.0,))},
         {"mix": LoadMix(is_whole_ladder=True)},
+        {"mix": LoadMix(by_sglang=BY_SGLANG)},
         {"engine": replace(simulated(CLUSTER, NEWEST, because="x", clock_scale=1.0), extra_args=("--x",))},
     ],
 )
@@ -254,6 +261,16 @@ def test_a_study_from_before_the_steady_window_is_neither_taken_over_nor_continu
     storage.set_study_user_attr(storage.get_study_id_from_name("mine"), CONTEXT_ATTR, context_key_of(before))
     assert store(tmp_path).adopt() == []
     with pytest.raises(UserError, match="another load, engine, space of layouts or definition of its figures"):
+        store(tmp_path, study_name="mine")
+
+
+def test_a_study_is_not_continued_with_another_load_generator(tmp_path: Path) -> None:
+    mix = LoadMix(by_sglang=BY_SGLANG)
+    run_one(store(tmp_path, study_name="mine", mix=mix), Measured(measurement=measurement(900.0, 0.025)), 900.0)
+    elsewhere = LoadMix(by_sglang=replace(BY_SGLANG, tokenizer="/models/the_same_elsewhere"))
+    store(tmp_path, study_name="mine", mix=elsewhere)
+    assert request(tmp_path, mix=mix).context["figures"] == "whole run, by SGLang's benchmark"
+    with pytest.raises(UserError, match="another load"):
         store(tmp_path, study_name="mine")
 
 

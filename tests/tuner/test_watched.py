@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.waiting import eventually
 from tuner.server_log import KEPT_TAIL_BYTES, ServerLog
 from tuner.servers.local import LocalLauncher
 from tuner.servers.protocol import Launch
 from tuner.watched import Asking, Watched
 
 SECRET = "canary-7f3a"
-
-
-def eventually(claim: Callable[[], bool], limit_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline and not claim():
-        time.sleep(0.01)
-    return claim()
 
 
 @pytest.fixture

@@ -75,14 +75,17 @@ def check(
 
     if batch is not None:
         version = EngineVersion.parse(engine_version) if engine_version is not None else None
-        if words or model or cluster or installed:
+        if words or model or cluster or installed or engine_command is not None:
             raise UserError(
-                "--batch takes everything from its file: no words, --model, --cluster or --installed beside it"
+                "--batch takes everything from its file: no words, --model, --cluster, --installed or "
+                "--engine-command beside it"
             )
         raise typer.Exit(_run_batch(batch, version or NEWEST))
     from tuner.check_job import CheckRequest, run  # noqa: PLC0415
 
     with errors_told(json_output=json_output):
+        if engine_command is not None and not installed:
+            raise UserError("--engine-command starts the SGLang that --installed asks: name both, or neither")
         request = CheckRequest(
             words=tuple(words or ()),
             model=model,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from textwrap import shorten
 from typing import Annotated
 
 import typer
@@ -14,6 +15,7 @@ from tuner.server_keys import ServerKeys, checked_key
 
 _WORKLOAD = "The load"
 _RECORD = "The record"
+_MOST_DIGITS = 12
 
 
 def measure(
@@ -36,8 +38,8 @@ def measure(
     concurrency: Annotated[
         str, typer.Option(help="The ladder: rising, from 1.", rich_help_panel=_WORKLOAD, metavar="N,N,...")
     ] = "1,4,16,64,128",
-    input_tokens: Annotated[int, typer.Option(help="Prompt length.", rich_help_panel=_WORKLOAD)] = 1024,
-    output_tokens: Annotated[int, typer.Option(help="Output length.", rich_help_panel=_WORKLOAD)] = 512,
+    input_tokens: Annotated[str, typer.Option(help="Prompt length.", rich_help_panel=_WORKLOAD, metavar="N")] = "1024",
+    output_tokens: Annotated[str, typer.Option(help="Output length.", rich_help_panel=_WORKLOAD, metavar="N")] = "512",
     whole_ladder: Annotated[
         bool,
         typer.Option(
@@ -46,6 +48,22 @@ def measure(
             rich_help_panel=_WORKLOAD,
         ),
     ] = False,
+    load_generator: Annotated[
+        str,
+        typer.Option(
+            help="What sends the load: own, or sglang for SGLang's own benchmark (docs/measuring.md).",
+            rich_help_panel=_WORKLOAD,
+            metavar="NAME",
+        ),
+    ] = "own",
+    engine_command: Annotated[
+        str | None,
+        typer.Option(
+            help="The SGLang of --load-generator sglang. Default: this Python's -m sglang.launch_server.",
+            rich_help_panel=_WORKLOAD,
+            metavar="WORDS",
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Makes prompts repeatable.", rich_help_panel=_WORKLOAD)] = 0,
     tracking_uri: Annotated[
         str | None,
@@ -66,6 +84,7 @@ def measure(
     """
     from search_spaces.workload import Workload  # noqa: PLC0415
     from tuner import asking  # noqa: PLC0415
+    from tuner.load_words import LoadWords, check_generator  # noqa: PLC0415
     from tuner.measured_server import base_url_of  # noqa: PLC0415
 
     with errors_told(json_output=json_output):
@@ -75,9 +94,15 @@ def measure(
         )
         if not 0 <= seed < 2**32:
             raise UserError(f"--seed is between 0 and {2**32 - 1} (got {seed})")
+        check_generator(LoadWords(generator=load_generator))
+        if engine_command is not None and load_generator != "sglang":
+            raise UserError(
+                "--engine-command names the SGLang whose benchmark sends the load (--load-generator sglang): "
+                "the server at URL runs already"
+            )
         workload = Workload(
-            input_tokens=input_tokens,
-            output_tokens=output_tokens,
+            input_tokens=_length("--input-tokens", input_tokens),
+            output_tokens=_length("--output-tokens", output_tokens),
             concurrencies=asking.concurrencies_of(concurrency),
         )
         root = Path.cwd() / "mlruns"
@@ -91,6 +116,7 @@ def measure(
             workload=workload,
             seed=seed,
             is_whole_ladder=whole_ladder,
+            sglang_program=asking.engine_program(engine_command) if load_generator == "sglang" else None,
             tracking_uri=tracking_uri,
             artifact_root=str(root / "artifacts"),
         )
@@ -105,3 +131,14 @@ def _key(option: str, variable: str | None) -> str:
     if not key:
         raise UserError(f"{option} {variable}: there is no such variable in the environment, or it is empty")
     return checked_key(f"{option} {variable}", key)
+
+
+def _length(option: str, word: str) -> int:
+    if ":" in word:
+        raise UserError(
+            f"{option} is one number of tokens here, no range (got {word!r}): requests of several lengths are for "
+            "`tune --objective`"
+        )
+    if not (word.isascii() and word.isdigit() and len(word) <= _MOST_DIGITS):
+        raise UserError(f"{option} is a number of tokens, e.g. 1024 (got {shorten(word, 80)!r})")
+    return int(word)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from search_spaces.errors import CannotRunError, UserError
+from tuner.commands.given_options import is_for_another_command
 from tuner.exit_code import Exit
 
 if TYPE_CHECKING:
@@ -61,12 +62,17 @@ def search(
     ] = None,
     trials: Annotated[
         int,
-        typer.Option(help="Live trials of the study in all, earlier ones included.", rich_help_panel=_SEARCH),
+        typer.Option(
+            help="Live trials of the study in all, earlier ones included. One that the environment ended, or an "
+            "interruption, says nothing of its layout and is not counted.",
+            rich_help_panel=_SEARCH,
+        ),
     ] = 12,
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Time for this call, e.g. 90m, 2h; a trial under way ends at its next rung.",
+            help="Time for this call, e.g. 90m, 2h, 45s; a bare number is minutes. A trial under way ends at its next "
+            "rung.",
             rich_help_panel=_SEARCH,
             metavar="TIME",
         ),
@@ -74,8 +80,8 @@ def search(
     patience: Annotated[
         str | None,
         typer.Option(
-            help="How long a server may be silent before it counts as hung, e.g. 20m. Default: 10 to 30 minutes by "
-            "stage of its start, 5 under load.",
+            help="How long a server may be silent before it counts as hung, e.g. 20m or 45s; a bare number is "
+            "minutes. Default: 10 to 30 minutes by stage of its start, 5 under load.",
             rich_help_panel=_ENGINE,
             metavar="TIME",
         ),
@@ -139,7 +145,7 @@ def search(
     request_rate: Annotated[
         str | None,
         typer.Option(
-            help="Requests per second, rising: after the ladder, Poisson arrivals at each.",
+            help="Requests per second, rising, 0.05 to 1000: after the ladder, Poisson arrivals at each.",
             rich_help_panel=_WORKLOAD,
             metavar="R,R,...",
         ),
@@ -164,6 +170,14 @@ def search(
             metavar="SHARE",
         ),
     ] = None,
+    load_generator: Annotated[
+        str,
+        typer.Option(
+            help="What sends the load: own, or sglang for SGLang's own benchmark (docs/measuring.md).",
+            rich_help_panel=_WORKLOAD,
+            metavar="NAME",
+        ),
+    ] = "own",
     engine: Annotated[
         str,
         typer.Option(
@@ -253,13 +267,13 @@ def search(
         bool, typer.Option("--version", help="Say the version.", callback=_print_version, is_eager=True)
     ] = False,
 ) -> None:
-    if context.invoked_subcommand is not None:
+    if is_for_another_command(context):
         return
     if objective is None:
         typer.echo(context.get_help())
         raise typer.Exit(Exit.DONE)
     from tuner import asking  # noqa: PLC0415
-    from tuner.load_words import LoadWords, load_of  # noqa: PLC0415
+    from tuner.load_words import LoadWords, load_of, sent_by  # noqa: PLC0415
     from tuner.objective import aim_of  # noqa: PLC0415
 
     if not 0 <= seed < 2**32:
@@ -272,6 +286,7 @@ def search(
         request_rate=request_rate,
         noise=noise,
         is_whole_ladder=whole_ladder,
+        generator=load_generator,
     )
     workload, mix = load_of(load_words, asking.concurrencies_of(concurrency), seed)
     wanted = aim_of(objective, slo, output_tokens=workload.output_tokens, request_rates=mix.request_rates)
@@ -295,7 +310,7 @@ def search(
         engine_command=engine_command,
         engine_args=engine_args,
         engine_version=engine_version,
-        clock_scale=clock_scale or asking.DEFAULT_CLOCK_SCALE,
+        clock_scale=clock_scale,
         is_story=model is None and cluster is None,
         is_elsewhere=place.is_elsewhere,
     )
@@ -306,13 +321,14 @@ def search(
 
     served = asking.served(asking.STORY_MODEL if model is None else model)
     mix.check_against(workload, served.model, chosen.engine.extra_args)
+    mix = sent_by(load_generator, mix, chosen.engine, served.model_path, is_elsewhere=place.is_elsewhere)
     version = chosen.engine.version
     current = asking.layout_of("--baseline", baseline, version) if baseline is not None else None
     if current is not None:
         _refuse_illegal(current, served.model, chosen.cluster, version)
     pins = asking.pins_of(pin or ())
     budget_s = asking.time_s_of("--budget", budget)
-    patience_s = asking.time_s_of("--patience", patience)
+    patience_s = asking.patience_s_of(patience)
     space = enumerate_space(
         served.model,
         chosen.cluster,

@@ -20,6 +20,8 @@ def ui(
     from tuner.tracking_store import find_experiment  # noqa: PLC0415
     from tuner.ui import serve, url  # noqa: PLC0415
 
+    if not 1 <= port <= 65535:
+        raise UserError(f"--port is between 1 and 65535 (got {port})")
     root = Path.cwd() / DEFAULT_STORE
     uri = tracking_uri or f"sqlite:///{root / 'mlflow.db'}"
     if uri.startswith("sqlite:///") and not Path(uri.removeprefix("sqlite:///")).is_file():

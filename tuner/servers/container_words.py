@@ -42,7 +42,14 @@ _LONG = {
     "-a": "--attach",
     "--net": "--network",
 }
-_GLOBAL_SWITCHES = frozenset({"-D", "--debug", "--tls", "--tlsverify", "--remote", "-r", "--debug-full"})
+# Likewise of what stands before the command: `docker --help`, podman(1), `nerdctl --help`.
+_GLOBAL_SWITCHES = frozenset(
+    {
+        *("-D", "--debug", "--tls", "--tlsverify", "--remote", "-r", "--debug-full", "-v", "--version", "-h", "--help"),
+        *("--noout", "--syslog", "--transient-store", "--trace", "--insecure-registry", "--experimental"),
+        *("--kube-hide-dupe",),
+    }
+)
 _RUNNERS = frozenset(
     {"sudo", "doas", "env", "nice", "ionice", "timeout", "setsid", "nohup", "stdbuf", "numactl", "taskset", "srun"}
 )
@@ -133,18 +140,12 @@ def container_run_of(words: Sequence[str]) -> ContainerRun | None:
     if at is None:
         return None
     program = Path(words[at]).name
-    begin = at + 1
-    while begin < len(words) and words[begin].startswith("-"):
-        begin += 1 if "=" in words[begin] or words[begin] in _GLOBAL_SWITCHES else 2
-    verb = (
-        tuple(words[begin : begin + 2])
-        if words[begin : begin + 1] == ["container"]
-        else tuple(words[begin : begin + 1])
-    )
+    begin = _command_at(words, at)
+    verb = tuple(words[begin : begin + (2 if "container" in words[begin : begin + 1] else 1)])
     if verb not in {("run",), ("container", "run")}:
+        written = " ".join((program, *verb))
         raise UserError(
-            f"`{program} {' '.join(verb)}` starts a server that does not end with the command: --engine-command takes "
-            f"`{program} run` alone"
+            f"`{written}` starts no server that ends with the command: --engine-command takes `{program} run` alone"
         )
     options, place = _options_of(words, begin + len(verb))
     if place >= len(words):
@@ -161,15 +162,28 @@ def container_run_of(words: Sequence[str]) -> ContainerRun | None:
 
 
 def _program_at(words: Sequence[str]) -> int | None:
+    """Where the container's program stands, if `words` start one, with whichever of its commands."""
     runs_others = False
     for place, word in enumerate(words):
         if Path(word).name in PROGRAMS and (place == 0 or runs_others):
-            rest = [w for w in words[place + 1 :] if not w.startswith("-")]
-            return place if _COMMANDS & set(rest[:3]) else None
+            begin = _command_at(words, place)
+            # behind an option it may be that one's value (`sudo -u docker python3`)
+            if not words[place - 1].startswith("-") or place == 0 or _COMMANDS & set(words[begin : begin + 1]):
+                return place
         runs_others = runs_others or Path(word).name in _RUNNERS or _ASSIGNMENT.fullmatch(word) is not None
         if not runs_others:
             return None
     return None
+
+
+def _command_at(words: Sequence[str], program: int) -> int:
+    """Where the command stands (`run`), behind the options of the program itself; one past the end where none does."""
+    place = program + 1
+    while place < len(words) and words[place].startswith("-"):
+        word = words[place]
+        is_whole = "=" in word or word in _GLOBAL_SWITCHES or (not word.startswith("--") and len(word) > len("-x"))
+        place += 1 if is_whole else 2
+    return min(place, len(words))
 
 
 def _options_of(words: Sequence[str], place: int) -> tuple[list[Option], int]:

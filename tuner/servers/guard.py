@@ -40,6 +40,7 @@ POLL_S = 0.1
 KILLING_S = 30.0
 FAILED = 127
 BEATS = 10
+_PROXIES = frozenset({b"http_proxy", b"https_proxy", b"all_proxy"})
 """So many in the time after which their lack means the end."""
 
 
@@ -107,6 +108,17 @@ def _occupied(address: str, port: int) -> bool:
     return False
 
 
+def _environment(given: dict[str, str]) -> dict[bytes, bytes]:
+    """`given` over this process's own. A proxy is for the world outside: SGLang warms itself up over HTTP, by a client
+    that would ask one for 127.0.0.1.
+    """
+    found = {**os.environb, **{_bytes(name): _bytes(value) for name, value in given.items()}}
+    if any(name.lower() in _PROXIES for name in found):
+        spared = found.get(b"no_proxy") or found.get(b"NO_PROXY")
+        found[b"no_proxy"] = found[b"NO_PROXY"] = b",".join(filter(None, [spared, b"127.0.0.1,localhost"]))
+    return found
+
+
 class Guard:
     """One server. `order`: as it came. Its words and environment may hold any byte, in the way of os.fsdecode."""
 
@@ -129,7 +141,6 @@ class Guard:
             signal.signal(harmless, lambda *_: None)
         address, port = str(self._order["host"]), int(self._order["port"])
         words = [_bytes(word) for word in self._order["command"]]
-        given = self._order["env"].items()
         if port and _occupied(address, port):
             self.say(failed=f"port {port} is in use on {address}: another server would answer there")
             return False
@@ -139,7 +150,7 @@ class Guard:
                 words,
                 stdin=subprocess.DEVNULL,
                 stderr=1,
-                env={**os.environb, **{_bytes(name): _bytes(value) for name, value in given}},
+                env=_environment(self._order["env"]),
                 start_new_session=True,
                 preexec_fn=die_with_the_parent,  # noqa: PLW1509
             )

@@ -14,9 +14,6 @@ from typing import Protocol
 
 LOOPBACK = "127.0.0.1"
 
-FREE_PORT = f"import socket; s = socket.socket(); s.bind(({LOOPBACK!r}, 0)); print(s.getsockname()[1])"
-"""For Python on another machine: prints one of its ports that nothing listens on."""
-
 
 class HostError(Exception):
     """The host was not reached, the connection was lost, or the command took too long: no answer of the command."""

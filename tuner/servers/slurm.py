@@ -7,8 +7,6 @@ the job.
 from __future__ import annotations
 
 import os
-import secrets
-import shlex
 import socket
 import subprocess
 import time
@@ -16,7 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tuner.servers.guarded import GuardedLauncher, GuardedServer
-from tuner.servers.host import FREE_PORT, LOOPBACK, Answer, HostError, answer_of, last_line
+from tuner.servers.host import LOOPBACK, Answer, HostError, answer_of, last_line
+from tuner.servers.host_elsewhere import free_port_of, run_marked
 from tuner.servers.protocol import Launch
 
 JOB_VARIABLE = "SLURM_JOB_ID"
@@ -66,15 +65,19 @@ class Allocation:
 def allocation_of(env: Mapping[str, str], num_nodes: int = 1) -> Allocation:
     """That in which this process runs. num_nodes: how many are needed, for the words. Raises NoAllocationError."""
     job, listed = env.get(JOB_VARIABLE, ""), env.get(_NODES_VARIABLE, "")
-    if not job or not listed:
+    missing = [name for name, value in ((JOB_VARIABLE, job), (_NODES_VARIABLE, listed)) if not value]
+    if missing:
+        lacks = f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} not set"
         raise NoAllocationError(
-            f"this is no Slurm allocation ({JOB_VARIABLE} is not set): get one, for example by `salloc --nodes "
-            f"{num_nodes} --gres gpu:8 --exclusive`, and run tune inside it"
+            f"this is no Slurm allocation ({lacks}): get one, for example by `salloc --nodes {num_nodes} --gres gpu:8 "
+            "--exclusive`, and run tune inside it"
         )
     try:
         nodes = tuple(_asked("scontrol", "show", "hostnames", listed).split())
     except (HostError, OSError) as error:
         raise NoAllocationError(f"the nodes of job {job} could not be asked of Slurm: {error}") from None
+    if not nodes:
+        raise NoAllocationError(f"Slurm names no nodes of job {job} ({_NODES_VARIABLE} is {listed!r})")
     return Allocation(job=job, nodes=nodes)
 
 
@@ -92,15 +95,10 @@ class SlurmHost:
         return self._node
 
     def run(self, words: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Answer:
-        # srun's own failures have exit codes that a command may have too: a last line tells the command's.
-        mark = secrets.token_hex(16)
-        script = f"{shlex.join(words)}; printf '%s %d' {mark} $? >&2"
-        answer = answer_of(self.command(["sh", "-c", script]), stdin, timeout_s)
-        stderr, found, code = answer.stderr.rpartition(f"{mark} ".encode())
-        number = code.split()[:1]  # srun may have more to say
-        if not found or not number or not number[0].isdigit():
-            raise HostError(f"{self._node}: {last_line(answer.stderr) or f'srun ended with {answer.code}'}")
-        return Answer(code=int(number[0]), stdout=answer.stdout, stderr=stderr)
+        try:
+            return run_marked(words, lambda script: answer_of(self.command(["sh", "-c", script]), stdin, timeout_s))
+        except HostError as error:
+            raise HostError(f"{self._node}: {error}") from error
 
     def command(self, words: Sequence[str]) -> list[str]:
         return [
@@ -120,10 +118,7 @@ class SlurmHost:
         return _value(_asked("scontrol", "show", "node", "-o", self._node), "NodeAddr") or self._node
 
     def free_port(self) -> int:
-        answer = self.run([self.python, "-I", "-c", FREE_PORT])
-        if answer.code or not answer.stdout.strip().isdigit():
-            raise HostError(f"{self._node}: {last_line(answer.stderr) or f'no {self.python} that works'}")
-        return int(answer.stdout)
+        return free_port_of(self)
 
     def reach(self, port: int) -> tuple[str, int]:
         if not self._is_this_machine():

@@ -6,7 +6,6 @@ import base64
 import contextlib
 import os
 import re
-import secrets
 import shlex
 import shutil
 import subprocess
@@ -14,12 +13,21 @@ import tempfile
 import threading
 import time
 from collections.abc import Sequence
+from ipaddress import IPv6Address
 from pathlib import Path
 
-from tuner.servers.host import FREE_PORT, LOOPBACK, Answer, HostError, answer_of, last_line, unused_port
+from tuner.servers.host import LOOPBACK, Answer, HostError, answer_of, last_line, unused_port
+from tuner.servers.host_elsewhere import free_port_of, run_marked
 
-# What may stand in `[user@]host` or `ssh://[user@]host[:port]`: nothing that a shell or ssh's options would read.
-_DESTINATION = re.compile(r"(?:ssh://)?[A-Za-z0-9_\[][A-Za-z0-9_.@:%+\[\]-]*")
+# `[user@]host` and `ssh://[user@]host[:port]`: nothing that a shell or ssh's options would read. ssh takes a password
+# in neither, and a port in the second alone.
+_USER = r"(?:[A-Za-z0-9_][A-Za-z0-9_.@%+-]*@)?"
+_NAME = r"[A-Za-z0-9_][A-Za-z0-9_.%+-]*"
+_IPV6 = r"(?P<ipv6>[0-9A-Fa-f.]*:[0-9A-Fa-f.:]*(?:%\w+)?)"
+_PLAIN = re.compile(rf"{_USER}(?:{_NAME}|{_IPV6})", re.ASCII)
+_URI = re.compile(rf"ssh://{_USER}(?:{_NAME}|\[{_IPV6}\])(?::(?P<port>[0-9]+))?/?", re.ASCII)
+_COLON = re.compile(r":|%3a", re.IGNORECASE)
+_LARGEST_PORT = 65535
 
 _FORWARD_TRIES = 5
 _CONNECT_S = 60.0
@@ -52,8 +60,8 @@ class SshHost:
 
     def __init__(self, destination: str, options: Sequence[str] = ()) -> None:
         """destination: as ssh reads it. options: more words for ssh. Raises ValueError for what is no destination."""
-        if not _DESTINATION.fullmatch(destination):
-            raise ValueError(f"{destination!r} is no destination of ssh")
+        if not _is_destination(destination):
+            raise ValueError(f"{destination_shown(destination)!r} is no destination of ssh")
         self._destination = destination
         self._folder = Path()
         self._options = tuple(options)
@@ -66,14 +74,10 @@ class SshHost:
         return self._destination
 
     def run(self, words: Sequence[str], *, stdin: bytes = b"", timeout_s: float = 60.0) -> Answer:
-        # ssh's 255 is its own failure or the command's code: a last line that ssh cannot know tells the command's.
-        mark = secrets.token_hex(16)
-        script = f"{shlex.join(words)}; printf '%s %d' {mark} $? >&2"
-        answer = answer_of(self._words(script), stdin, timeout_s)
-        stderr, found, code = answer.stderr.rpartition(f"{mark} ".encode())
-        if not found or not code.strip().isdigit():
-            raise self._failed(last_line(answer.stderr) or f"ssh ended with {answer.code}")
-        return Answer(code=int(code), stdout=answer.stdout, stderr=stderr)
+        try:
+            return run_marked(words, lambda script: answer_of(self._words(script), stdin, timeout_s))
+        except HostError as error:
+            raise self._failed(str(error)) from error
 
     def command(self, words: Sequence[str]) -> list[str]:
         return self._words(f"exec {shlex.join(words)}")
@@ -85,13 +89,10 @@ class SshHost:
             key, _, value = line.partition(" ")
             if key == "hostname" and value:
                 return value
-        raise self._failed(last_line(told.stderr) or "ssh does not say which address it has")
+        raise self._failed(_reason(told.stderr) or "ssh does not say which address it has")
 
     def free_port(self) -> int:
-        answer = self.run([self.python, "-I", "-c", FREE_PORT])
-        if answer.code or not answer.stdout.strip().isdigit():
-            raise self._failed(last_line(answer.stderr) or f"no {self.python} that works")
-        return int(answer.stdout)
+        return free_port_of(self)
 
     def reach(self, port: int) -> tuple[str, int]:
         with self._lock:
@@ -188,12 +189,38 @@ class SshHost:
         deadline = time.monotonic() + _CONNECT_S
         while time.monotonic() < deadline:
             if not self._is_connected():
-                why = last_line(os.pread(said, 1 << 16, 0)) or "ssh could not connect"
+                why = _reason(os.pread(said, 1 << 16, 0)) or "ssh could not connect"
                 raise self._failed(why)
             if (self._folder / "c").exists() and self._control("check").code == 0:
                 return
             time.sleep(_POLL_S)
         raise self._failed(f"ssh did not connect within {_CONNECT_S:g} s")
+
+
+def destination_shown(word: str) -> str:
+    """`word` without what may be a password in it."""
+    before, at, host = word.rpartition("@")
+    scheme = "ssh://" if before.startswith("ssh://") else ""
+    user, *password = _COLON.split(before.removeprefix(scheme), maxsplit=1)
+    return f"{scheme}{user}:***@{host}" if at and password else word
+
+
+def _is_destination(word: str) -> bool:
+    match = _URI.fullmatch(word) or _PLAIN.fullmatch(word)
+    if match is None or destination_shown(word) != word:
+        return False
+    port = match.groupdict().get("port")
+    if port is not None and not 1 <= int(port.lstrip("0")[:6] or "0") <= _LARGEST_PORT:
+        return False
+    try:
+        return match["ipv6"] is None or bool(IPv6Address(match["ipv6"]))
+    except ValueError:
+        return False
+
+
+def _reason(said: bytes) -> str:
+    """Why ssh did not connect, in its words; its usage is none."""
+    return "this ssh takes no such destination" if b"usage: ssh" in said else last_line(said)
 
 
 def _forward(here: int, there: int) -> list[str]:

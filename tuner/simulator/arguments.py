@@ -22,6 +22,7 @@ from search_spaces.sglang.versions import NEWEST, EngineVersion
 from tuner.simulator.engine_options import OptionError, check_options
 
 PROGRAM = "sglang serve"
+_LARGEST_PORT = 65535
 WRONG_ANSWERS_VARIABLE = "LAYOUT_TUNE_SIMULATED_WRONG_ANSWERS"
 FAULTS_VARIABLE = "LAYOUT_TUNE_SIMULATED_FAULTS"
 
@@ -79,6 +80,11 @@ def read_arguments(words: Sequence[str]) -> Arguments:
         check_options(flags.rest)
         model = _model(known.model_path)
         cluster = parse_cluster(known.cluster)
+        if not 0 <= known.node_rank < flags.layout.nnodes:
+            parser.error(f"--node-rank {known.node_rank} is none of --nnodes {flags.layout.nnodes}")
+        fraction = flags.layout.mem_fraction_static
+        if fraction is not None and not math.isfinite(fraction):
+            parser.error(f"--mem-fraction-static {fraction} is no fraction")
     except FlagError as error:
         parser.error(error.engine_text)
     except (OptionError, UserError) as error:
@@ -133,8 +139,8 @@ def _parser() -> argparse.ArgumentParser:
     engine = parser.add_argument_group("SGLang")
     engine.add_argument("--model-path", "--model", required=True, help="catalogue name, or folder with config.json")
     engine.add_argument("--served-model-name")
-    engine.add_argument("--host", default="127.0.0.1")
-    engine.add_argument("--port", type=int, default=30000)
+    engine.add_argument("--host", type=_host, default="127.0.0.1")
+    engine.add_argument("--port", type=_port, default=30000)
     engine.add_argument("--stream-interval", type=_at_least_one, default=1, help="output tokens per streamed chunk")
     engine.add_argument("--context-length", type=_at_least_one)
     engine.add_argument("--max-total-tokens", type=_at_least_one, help="caps the KV pool")
@@ -146,6 +152,7 @@ def _parser() -> argparse.ArgumentParser:
     engine.add_argument(
         "--dist-init-addr",
         "--nccl-init-addr",
+        type=_meeting_place,
         default="",
         help="where the nodes of --nnodes meet; without it this process plays them all",
     )
@@ -194,6 +201,36 @@ def _at_least_one(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1 (got {value})")
     return value
+
+
+def _host(text: str) -> str:
+    try:
+        text.encode("idna")
+    except UnicodeError:
+        raise argparse.ArgumentTypeError(f"is no name or address of a machine (got {text[:80]!r})") from None
+    return text
+
+
+def _port(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"invalid int value: {text[:80]!r}") from None
+    if not 1 <= value <= _LARGEST_PORT:
+        raise argparse.ArgumentTypeError(f"must be from 1 to {_LARGEST_PORT} (got {text[:80]})")
+    return value
+
+
+def _meeting_place(text: str) -> str:
+    """`host:port`; empty for none."""
+    host, colon, port = text.rpartition(":")
+    if not text:
+        return text
+    if not colon or not host or not port.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be host:port (got {text[:80]!r})")
+    _port(port)
+    _host(host.strip("[]"))
+    return text
 
 
 def _scale(text: str) -> float:

@@ -11,7 +11,9 @@ import pytest
 
 from tests.services.machine import Machine
 from tests.services.ssh_server import Sshd
-from tuner.servers.protocol import Launcher
+from tuner.servers.attached import AttachedServer, attach
+from tuner.servers.host import Host, unused_port
+from tuner.servers.protocol import Launch, Launcher
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +21,7 @@ class Implementation:
     """source: the Python that makes `launcher`, which tests run in this process and in tuners that they kill; it may
     ask pytest for fixtures. words: what of a plain command becomes the one to be launched. python: one for servers,
     which knows this project. marks: of the tests. lacks: names of tests of the contract, each with the reason why it
-    cannot hold.
+    cannot hold. starts: whether it starts its servers and ends them; else the test starts them, and it attaches.
     """
 
     source: Callable[[pytest.FixtureRequest], str]
@@ -27,6 +29,7 @@ class Implementation:
     python: str = sys.executable
     marks: tuple[pytest.MarkDecorator, ...] = ()
     lacks: dict[str, str] | None = None
+    starts: bool = True
 
     def launcher(self, request: pytest.FixtureRequest) -> Launcher:
         names: dict[str, Any] = {}
@@ -34,6 +37,24 @@ class Implementation:
         request.addfinalizer(lambda: [host.close() for host in names["launcher"].hosts])
         made: Launcher = names["launcher"]
         return made
+
+
+class AttachingLauncher:
+    """Attaches to what answers at the address of a launch, which somebody else has carried out."""
+
+    @property
+    def hosts(self) -> tuple[Host, ...]:
+        return ()
+
+    def free_port(self) -> int:
+        return unused_port()
+
+    def start(self, launch: Launch) -> AttachedServer:
+        return attach(f"http://{launch.host}:{launch.port}")
+
+
+def _attach(_request: pytest.FixtureRequest) -> str:
+    return "from tests.tuner.servers.implementations import AttachingLauncher\nlauncher = AttachingLauncher()\n"
 
 
 def _local(_request: pytest.FixtureRequest) -> str:
@@ -103,6 +124,7 @@ def slurm_words(env: dict[str, str]) -> dict[str, str]:
 
 
 IMPLEMENTATIONS: dict[str, Implementation] = {
+    "attach": Implementation(source=_attach, starts=False),
     "docker": Implementation(source=_docker, words=_in_docker, lacks=_DOCKER_LACKS),
     "local": Implementation(source=_local),
     "nice env": Implementation(source=_docker, words=_with_priority),
@@ -113,5 +135,10 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
 }
 
 
-def every_implementation() -> list[Any]:
-    return [pytest.param(name, marks=each.marks, id=name) for name, each in IMPLEMENTATIONS.items()]
+def every_implementation(*, starts: bool | None = None) -> list[Any]:
+    """starts: those alone that do, or do not."""
+    return [
+        pytest.param(name, marks=each.marks, id=name)
+        for name, each in IMPLEMENTATIONS.items()
+        if starts in {None, each.starts}
+    ]

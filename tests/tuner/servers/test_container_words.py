@@ -13,6 +13,12 @@ SERVER = "python3 -m sglang.launch_server --model-path /m --host 127.0.0.1 --por
 IMAGE = "lmsysorg/sglang:v0.5.23"
 
 
+def test_words_may_be_a_tuple() -> None:
+    run = container_run_of(("docker", "container", "run", "--gpus", "all", IMAGE, *SERVER.split()))
+    assert run is not None
+    assert (run.verb, run.image, run.inner) == (("container", "run"), IMAGE, tuple(SERVER.split()))
+
+
 def started(command: str, *, port: int = 4000, env: tuple[str, ...] = (), by_file: bool = False) -> list[str]:
     run = container_run_of(shlex.split(command))
     assert run is not None
@@ -33,6 +39,13 @@ def started(command: str, *, port: int = 4000, env: tuple[str, ...] = (), by_fil
         ),
         ("podman run --device nvidia.com/gpu=all --network host --tls-verify=false", "podman"),
         ("nerdctl --namespace k8s.io run --network host --gpus all", "nerdctl --namespace k8s.io"),
+        ("podman --noout --syslog run --network host", "podman --noout --syslog"),
+        ("docker -lerror -H tcp://box:1 run --network host", "docker -lerror -H tcp://box:1"),
+        (
+            "docker --context a --config b --log-level error container run --network host",
+            "docker --context a --config b --log-level error",
+        ),
+        ("sudo -u docker docker run --network host", "sudo -u docker docker"),
         ("env A=b nice -n 5 /usr/bin/docker run --network host --privileged", "env A=b nice -n 5 /usr/bin/docker"),
     ],
 )
@@ -50,7 +63,7 @@ def test_program_image_and_inner_command_are_found_behind_any_options(options: s
         "conda run -n docker python -m x",
         "uv run docker",
         "bash -c 'python -m x'",
-        "docker",
+        "sudo -u docker python3 -m x",
     ],
 )
 def test_what_runs_no_container_is_none(command: str) -> None:
@@ -68,6 +81,14 @@ def test_what_runs_no_container_is_none(command: str) -> None:
         ("docker run --gpus all", "names no image"),
         ("docker exec box python3 -m sglang.launch_server", "`docker run` alone"),
         ("docker compose up", "`docker run` alone"),
+        ("docker container exec box python3 -m sglang.launch_server", "`docker container exec` starts no server"),
+        ("docker container start box", "`docker container start` starts no server"),
+        ("docker", "`docker` starts no server that ends with the command"),
+        ("podman --version", "`podman` starts no server"),
+        ("env A=b docker", "`docker` starts no server"),
+        ("docker image ls", "`docker image` starts no server"),
+        ("docker container", "`docker container` starts no server"),
+        ("docker container run", "names no image"),
         ("bash -c 'docker run --gpus all img x'", "without a shell"),
     ],
 )

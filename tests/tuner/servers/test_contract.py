@@ -10,105 +10,19 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import psutil
 import pytest
 
-from search_spaces.catalogue import parse_cluster
-from search_spaces.layout import Layout
-from search_spaces.sglang.versions import NEWEST
-from tests.tuner.servers.implementations import IMPLEMENTATIONS, Implementation, every_implementation
-from tuner.engine import simulated
-from tuner.server_control import is_ready, server_info
-from tuner.servers.protocol import Launch, Launcher, LaunchError, Server
+from tests.tuner.servers.contract_place import DEATH_SEEN_S, Place, ended, log_of, said, words_of
+from tests.waiting import eventually
+from tuner.server_control import is_ready
+from tuner.servers.protocol import Launch, LaunchError
 
 HOSTILE = ["a b", "'", '"', "$(touch /x)", "`id`", "-oProxyCommand=id", "line\nline", "*", "\\", "!x", "", "é", "--"]
 NOT_UTF8 = os.fsdecode(b"\xff\xfe")
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
-DEATH_SEEN_S = 1.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where one test starts its servers. `token` stands in the words of every process that they are."""
-
-    launcher: Launcher
-    implementation: Implementation
-    source: str
-    folder: Path
-    token: str = field(default_factory=lambda: f"token-{secrets.token_hex(8)}")
-    started: list[Server] = field(default_factory=list)
-
-    def launch(self, code: str, *words: str, grace_s: float = 10.0, **env: str) -> Launch:
-        return Launch(
-            command=self.implementation.words((self.implementation.python, "-c", code, self.token, *words)),
-            host="127.0.0.1",
-            port=self.launcher.free_port(),
-            log_path=self.folder / f"{len(self.started)}" / "server.log",
-            grace_s=grace_s,
-            env=env,
-        )
-
-    def start(self, code: str, *words: str, grace_s: float = 10.0, **env: str) -> Server:
-        self.started.append(self.launcher.start(self.launch(code, *words, grace_s=grace_s, **env)))
-        return self.started[-1]
-
-    def alive(self) -> list[psutil.Process]:
-        """Processes of its servers, wherever they are: those that this Python code was started as."""
-        return [p for p in of_token(self.token) if _words(p)[1:2] == ["-c"]]
-
-
-@pytest.fixture(params=every_implementation())
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    implementation = IMPLEMENTATIONS[request.param]
-    test = request.node.originalname
-    if reason := (implementation.lacks or {}).get(test, ""):
-        pytest.skip(reason)
-    launcher = implementation.launcher(request)
-    place = Place(
-        launcher=launcher, implementation=implementation, source=implementation.source(request), folder=tmp_path
-    )
-    yield place
-    for server in place.started:
-        server.stop()
-    assert not place.alive()
-
-
-def of_token(token: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and token in process.cmdline():
-                found.append(process)
-    return found
-
-
-def eventually(claim: Callable[[], object], limit_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if claim():
-            return True
-        time.sleep(0.02)
-    return bool(claim())
-
-
-def log_of(server: Server) -> str:
-    path = server.launch.log_path
-    return path.read_text() if path.exists() else ""
-
-
-def said(server: Server, word: str) -> bool:
-    return eventually(lambda: word in log_of(server))
-
-
-def ended(server: Server) -> int | None:
-    assert eventually(lambda: server.exit_code() is not None), (server.lost(), log_of(server))
-    assert not server.lost()
-    return server.exit_code()
 
 
 def test_both_outputs_go_to_the_log_and_the_exit_code_comes_back(place: Place) -> None:
@@ -287,16 +201,9 @@ def test_no_secret_of_environment_or_flags_stands_in_a_listing_but_in_the_server
     canary = f"canary-{secrets.token_hex(8)}"
     server = place.start(SLEEP, "--api-key", canary, HF_TOKEN=canary)
     assert said(server, "up")
-    showing = [p for p in psutil.process_iter() if any(canary in word for word in _words(p))]
+    showing = [p for p in psutil.process_iter() if any(canary in word for word in words_of(p))]
     assert showing
-    assert all(_words(p)[1:2] == ["-c"] and SLEEP in _words(p) for p in showing), [_words(p) for p in showing]
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+    assert all(words_of(p)[1:2] == ["-c"] and SLEEP in words_of(p) for p in showing), [words_of(p) for p in showing]
 
 
 def test_the_log_can_be_followed_while_it_runs(place: Place) -> None:
@@ -390,20 +297,9 @@ def test_a_tuner_killed_by_sigkill_leaves_nothing(place: Place) -> None:
     assert eventually(lambda: not [p for p in helpers if p.is_running() and p.status() != psutil.STATUS_ZOMBIE])
 
 
-def test_a_simulated_server_is_seen_ready_through_its_address(place: Place) -> None:
-    cluster = parse_cluster("8xrtx-pro-6000")
-    engine = simulated(cluster, NEWEST, because="a test", clock_scale=1000.0)
-    port = place.launcher.free_port()
-    command = engine.command(Layout(tp_size=8), model_path="qwen3-30b-a3b", host="127.0.0.1", port=port, seed=0)
-    launch = Launch(
-        command=place.implementation.words((place.implementation.python, *command[1:])),
-        host="127.0.0.1",
-        port=port,
-        log_path=place.folder / "server.log",
-    )
-    server = place.launcher.start(launch)
-    place.started.append(server)
+def test_a_simulated_server_that_was_stopped_no_longer_answers(place: Place) -> None:
+    server = place.simulated()
     assert eventually(lambda: is_ready(server.base_url) or server.exit_code() is not None), log_of(server)
-    assert server_info(server.base_url)["tp_size"] == 8
     server.stop()
     assert not is_ready(server.base_url)
+    assert not place.serving()

@@ -15,6 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.waiting import eventually
 from tuner.servers.guarded import GUARD_SOURCE
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
@@ -66,15 +67,6 @@ def guarded(tmp_path: Path) -> Iterator[Callable[..., Guarded]]:
     yield make
     for each in made:
         each.end()
-
-
-def eventually(claim: Callable[[], object], limit_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if claim():
-            return True
-        time.sleep(0.02)
-    return bool(claim())
 
 
 def gone(process: psutil.Process) -> bool:
@@ -177,6 +169,27 @@ def test_what_the_server_leaves_when_it_is_asked_to_end_has_the_rest_of_the_grac
 
 def test_a_port_that_is_not_to_be_looked_at_is_none(guarded: Callable[..., Guarded]) -> None:
     assert guarded(port=0).server().is_running()
+
+
+@pytest.mark.parametrize(
+    ("given", "spared"),
+    [
+        ({"HTTP_PROXY": "http://proxy:3128"}, "127.0.0.1,localhost"),
+        ({"https_proxy": "http://proxy:3128", "NO_PROXY": ".example.org"}, ".example.org,127.0.0.1,localhost"),
+        ({"all_proxy": "socks5://proxy", "no_proxy": "10.0.0.1", "NO_PROXY": "x"}, "10.0.0.1,127.0.0.1,localhost"),
+        ({}, None),
+    ],
+)
+def test_a_server_that_has_a_proxy_for_the_world_outside_asks_itself_without_it(
+    guarded: Callable[..., Guarded], given: dict[str, str], spared: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+    tell = "import json, os; print(json.dumps([os.environ.get('no_proxy'), os.environ.get('NO_PROXY')]))"
+    one = guarded(tell, env=given)
+    one.process.wait(60)
+    assert json.loads(one.out.read_text()) == [spared, spared]
 
 
 def test_zombies_do_not_pile_up_under_it(guarded: Callable[..., Guarded]) -> None:

@@ -8,8 +8,7 @@ import os
 import secrets
 import signal
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from search_spaces.layout import Layout
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.workload import Workload
 from tests.services.ssh_server import Sshd
+from tests.waiting import eventually
 from tuner.engine import Engine
 from tuner.fault import Fault
 from tuner.outcome import Environment
@@ -93,15 +93,6 @@ def started(sshd: Sshd, tmp_path: Path) -> Iterator[Started]:
     host.close()
     for process in one.alive():
         process.kill()
-
-
-def eventually(claim: Callable[[], object], limit_s: float = 90.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if claim():
-            return True
-        time.sleep(0.05)
-    return bool(claim())
 
 
 def master_of(host: SshHost) -> psutil.Process:

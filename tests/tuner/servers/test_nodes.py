@@ -13,7 +13,8 @@ import pytest
 
 from search_spaces.layout import Layout
 from search_spaces.verdict import Stage
-from tests.tuner.servers.two_nodes import LAYOUT, KillAt, eventually, launch_of, run_trial, servers_of
+from tests.tuner.servers.two_nodes import LAYOUT, KillAt, launch_of, run_trial, servers_of
+from tests.waiting import eventually
 from tuner.outcome import Environment, Measured
 from tuner.server_control import is_ready
 from tuner.servers.guarded import GuardedLauncher
@@ -185,6 +186,7 @@ import sys, time
 from pathlib import Path
 from search_spaces.verdict import Stage
 from tests.tuner.servers.two_nodes import launch_of
+from tests.waiting import eventually
 {source}
 folder = Path({folder!r})
 server = launcher.start(launch_of(launcher, folder))

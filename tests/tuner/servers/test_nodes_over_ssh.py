@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.services.ssh_server import Sshd
-from tests.tuner.servers.two_nodes import eventually
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.services
 

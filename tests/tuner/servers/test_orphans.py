@@ -7,7 +7,6 @@ import os
 import secrets
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from tests.services.ssh_server import Sshd
+from tests.waiting import eventually
 from tuner.servers.host import Host, LocalHost
 from tuner.servers.orphans import (
     _SOURCE,
@@ -54,15 +54,6 @@ def marked() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
             return process
 
         yield start
-
-
-def eventually(claim: Callable[[], object], limit_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if claim():
-            return True
-        time.sleep(0.02)
-    return bool(claim())
 
 
 def mark_of_a_tuner_that_is_gone() -> str:

@@ -154,7 +154,7 @@ def test_outside_of_an_allocation_it_says_how_to_get_one(tmp_path: Path) -> None
     done = tune(tmp_path, *TUNE, "--slurm")
     assert done.returncode == 2
     assert "salloc --nodes" in done.stderr
-    with pytest.raises(NoAllocationError, match="SLURM_JOB_ID is not set"):
+    with pytest.raises(NoAllocationError, match="SLURM_JOB_ID and SLURM_JOB_NODELIST are not set"):
         allocation_of({})
 
 

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ import psutil
 import pytest
 
 from tests.services.machine import PROJECT, Machine
+from tests.waiting import eventually
 from tuner.diagnosis import Ended, diagnose
 from tuner.fault import Fault
 from tuner.outcome import Direction, OutOfMemory
@@ -95,15 +95,6 @@ def start(host: SystemdHost, tmp_path: Path) -> Iterator[Callable[..., GuardedSe
 
 
 SLEEP = "import time; print('up', flush=True); time.sleep(600)"
-
-
-def eventually(claim: Callable[[], object], limit_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if claim():
-            return True
-        time.sleep(0.05)
-    return bool(claim())
 
 
 def up(server: GuardedServer) -> bool:

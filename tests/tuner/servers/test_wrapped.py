@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from search_spaces.verdict import Stage
+from tests.waiting import eventually
 from tuner.diagnosis import Ended, diagnose
 from tuner.outcome import Environment, Outcome, OutOfMemory
 from tuner.servers.host import LocalHost
@@ -51,15 +51,6 @@ def start(docker: None, tmp_path: Path) -> Iterator[Callable[..., ContainerServe
     yield start
     for server in started:
         server.stop()
-
-
-def eventually(claim: Callable[[], bool], limit_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while not claim():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
 
 
 def log_of(server: ContainerServer) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,6 +13,7 @@ from search_spaces.sglang.rules import judge
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.verdict import Stage
 from search_spaces.workload import Workload
+from tests.waiting import eventually
 from tuner.engine import simulated
 from tuner.patience import WARM_UP, Patience
 from tuner.servers.protocol import Launch, Launcher
@@ -96,12 +95,3 @@ class KillAt(Watcher):
             for process in servers_of(self.folder, self.node):
                 process.kill()
             self.is_done = True
-
-
-def eventually(claim: Callable[[], object], limit_s: float = 60.0) -> bool:
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
-        if claim():
-            return True
-        time.sleep(0.05)
-    return bool(claim())

@@ -22,6 +22,14 @@ SIGQUIT_AT_START = "Received sigquit from a child process. It usually means the 
         (("--context-length",), "argument --context-length: expected one argument"),
         (("--moe-a2a-backend", "telepathy"), "argument --moe-a2a-backend: invalid choice: 'telepathy'"),
         (("--clock-scale", "0"), "argument --clock-scale: must be above 0"),
+        (("--port", "70000"), "argument --port: must be from 1 to 65535 (got 70000)"),
+        (("--port", "0"), "argument --port: must be from 1 to 65535 (got 0)"),
+        (("--port", "x"), "argument --port: invalid int value: 'x'"),
+        (("--host", "a" * 70), "argument --host: is no name or address of a machine"),
+        (("--node-rank", "1"), "--node-rank 1 is none of --nnodes 1"),
+        (("--dist-init-addr", "box"), "must be host:port (got 'box')"),
+        (("--dist-init-addr", "box:99999"), "must be from 1 to 65535 (got 99999)"),
+        (("--mem-fraction-static", "nan"), "--mem-fraction-static nan is no fraction"),
     ],
 )
 def test_words_that_cannot_be_read_end_with_usage_and_2(launch, flags, message):
