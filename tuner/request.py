@@ -55,10 +55,9 @@ class Request:
     @property
     def context(self) -> dict[str, object]:
         """What a measurement depends on besides the layout: equal contexts share measurements."""
-        model = {k: str(v) for k, v in asdict(self.model).items() if k not in {"name", "source"}}
         return {
             "model": self.model.name,
-            "model_facts": _digest(model),
+            "model_facts": _facts_key(self.model),
             "cluster": self.cluster.name,
             "engine": self.engine.name,
             "engine_version": self.engine.shown_version,
@@ -102,6 +101,24 @@ class Request:
 def space_key(layouts: Iterable[Layout]) -> str:
     """Equal for equal layouts in the same order."""
     return _digest([asdict(layout) for layout in layouts])
+
+
+def _facts_key(model: Model) -> str:
+    """Of what is served, under whatever name."""
+    return _digest({k: str(_in_order(v)) for k, v in asdict(model).items() if k not in {"name", "source"}})
+
+
+def _in_order(value: object) -> object:
+    """With sets as sorted tuples: their own order differs from process to process."""
+    match value:
+        case set() | frozenset():
+            return tuple(sorted(map(_in_order, value), key=str))
+        case dict():
+            return {_in_order(key): _in_order(each) for key, each in value.items()}
+        case tuple() | list():
+            return type(value)(map(_in_order, value))
+        case _:
+            return value
 
 
 def _digest(value: object) -> str:
