@@ -23,7 +23,7 @@ from search_spaces.sglang.versions import NEWEST, EngineVersion
 from tuner import detection
 from tuner.cluster_words import cluster_of
 from tuner.engine import DEFAULT_PROGRAM, Engine, simulated
-from tuner.engine_args import extra_args_of, shell_words
+from tuner.engine_args import extra_args_of, program_of, shell_words
 
 ENGINES = ("auto", "sglang", "simulated")
 STORY_MODEL = "kimi-k2.6"
@@ -220,8 +220,8 @@ def _missing(
 
 
 def engine_program(engine_command: str | None) -> tuple[str, ...]:
-    """`--engine-command`: the words that start SGLang, this Python's where nothing is said. Raises MalformedError."""
-    return DEFAULT_PROGRAM if engine_command is None else tuple(shell_words("--engine-command", engine_command))
+    """`--engine-command`: the words that start SGLang, this Python's where nothing is said. Raises UserError."""
+    return DEFAULT_PROGRAM if engine_command is None else program_of(engine_command)
 
 
 def _check_program(program: tuple[str, ...]) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from search_spaces.errors import MalformedError, UserError
 from search_spaces.layout import Layout
 from search_spaces.sglang.flags import from_argv
+from search_spaces.sglang.options import options_of
 from search_spaces.sglang.versions import NEWEST
 from tuner.server_keys import checked_key, keys_of
 
@@ -54,6 +55,20 @@ def skips_tokenizer(engine_args: Sequence[str]) -> bool:
     far as no other begins alike (argparse's abbreviations)."""
     option, least = "--skip-tokenizer-init", "--skip-t"
     return any(option.startswith(word) and word.startswith(least) for word in engine_args)
+
+
+def program_of(text: str) -> tuple[str, ...]:
+    """`--engine-command`: how SGLang is started, in whatever words, but nothing that the tuner itself decides."""
+    words = shell_words("--engine-command", text)
+    ours = {*_SEARCHED_OR_PINNED, "model_path", "port"}
+    names = {name for name, option in options_of(NEWEST).items() if option.dest in ours}
+    clash = sorted({word.partition("=")[0] for word in words[1:] if word.startswith("--")} & names)
+    if clash:
+        raise UserError(
+            f"--engine-command may not hold {', '.join(clash)}: the tuner sets it; a layout flag is held fixed with "
+            "--pin"
+        )
+    return tuple(words)
 
 
 def extra_args_of(text: str) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from search_spaces.errors import MalformedError
 _INPUT_NAMES = ("input_tokens", "input_length", "prompt_tokens", "prompt_len")
 _OUTPUT_NAMES = ("output_tokens", "output_length", "completion_tokens", "output_len")
 _BYTES_PER_TOKEN = 4
+_MOST_FILE_BYTES = 2**28
 LONGEST = 10**9 - 1
 """Tokens: beyond any model's context, and well inside what 64 bits hold."""
 _LATEST = 1e15
@@ -144,6 +145,8 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     if not path.is_file() and path.exists():  # a pipe would be waited for, without end
         raise MalformedError(f"{path} cannot be read: no plain file")
     try:
+        if path.stat().st_size > _MOST_FILE_BYTES:
+            raise MalformedError(f"{path} is larger than {_MOST_FILE_BYTES >> 20} MiB: take a part of it")
         text = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1

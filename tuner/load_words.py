@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from search_spaces.errors import CannotRunError, MalformedError, UnknownNameError, UserError
+from search_spaces.errors import MalformedError, UnknownNameError, UserError
 from search_spaces.workload import Workload
 from tuner.engine import Engine
 from tuner.load_mix import LONGEST_TRACE_S, NOISE, LoadMix
@@ -85,14 +85,14 @@ def check_generator(words: LoadWords) -> None:
 
 
 def sent_by(generator: str, mix: LoadMix, engine: Engine, model_path: str, *, is_elsewhere: bool) -> LoadMix:
-    """The same load, sent by `--load-generator`, and what is left out of it said. Raises CannotRunError where it cannot
+    """The same load, sent by `--load-generator`, and what is left out of it said. Raises UserError where it cannot
     be had."""
     if generator == "own":
         return mix.with_cut_told(is_simulated=engine.is_simulated)
     if engine.is_simulated:
-        raise CannotRunError(f"{OPTION} needs the real engine: a simulated server's seconds are none of the wall's")
+        raise UserError(f"{OPTION} needs the real engine: a simulated server's seconds are none of the wall's")
     if is_elsewhere:
-        raise CannotRunError(f"{OPTION} runs on this machine, beside its server: no --host, no --slurm")
+        raise UserError(f"{OPTION} runs on this machine, beside its server: no --host, no --slurm")
     benchmark = found_benchmark(engine.program, model_path, engine.extra_args)
     return replace(mix, by_sglang=benchmark, noise=0.0)
 

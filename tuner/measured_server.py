@@ -22,7 +22,7 @@ from search_spaces.sglang.versions import EngineVersion
 from search_spaces.workload import Workload
 from tuner import asking
 from tuner.detection import rules_of
-from tuner.server_control import ask
+from tuner.server_control import ask, said_count
 from tuner.server_keys import ServerKeys
 from tuner.sglang_answering import reason_of, sglang_info
 
@@ -104,7 +104,7 @@ def found_server(base_url: str, keys: ServerKeys, model: str | None, workload: W
         layout=layout_said(info, rules_of(release)),
         model=served.model.name if served is not None else str(info.get("served_model_name") or info["model_path"]),
         vocab_size=vocab_size,
-        kv_tokens=int(info.get("max_total_num_tokens") or 0),
+        kv_tokens=said_count(info, "max_total_num_tokens"),
         simulated_because="" if mark is None else str(mark.get("reason") or "it was started as a simulation"),
         clock_scale=1.0 if mark is None else float(mark.get("clock_scale") or "inf"),
         running=_running(base_url, keys),
@@ -138,10 +138,10 @@ def _model_said(info: Mapping[str, Any]) -> asking.Served | None:
 
 def _check_room(info: Mapping[str, Any], workload: Workload) -> None:
     wanted = workload.tokens_per_request
-    pool = int(info.get("max_total_num_tokens") or 0)
+    pool = said_count(info, "max_total_num_tokens")
     if 0 < pool < wanted:
         raise UserError(f"its KV cache has {pool} tokens, and one request of this load takes {wanted}")
-    longest = int(info.get("max_req_input_len") or 0)
+    longest = said_count(info, "max_req_input_len")
     if 0 < longest < workload.input_tokens:
         raise UserError(f"it takes prompts of at most {longest} tokens (--input-tokens {workload.input_tokens})")
 

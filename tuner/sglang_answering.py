@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from textwrap import shorten
 from typing import Any
 
 import requests
 
 from search_spaces.errors import UserError
-from tuner.server_control import KeyRefusedError, ask, server_info
+from tuner.server_control import EndlessAnswerError, KeyRefusedError, ask, said_count, server_info
 from tuner.server_keys import ServerKeys
 
 _ASK_TIMEOUT_S = 10.0
+_COUNTS = ("tp_size", "pp_size", "ep_size", "dp_size", "max_total_num_tokens")
 
 
 def sglang_info(base_url: str, keys: ServerKeys) -> dict[str, Any]:
@@ -32,11 +34,23 @@ def sglang_info(base_url: str, keys: ServerKeys) -> dict[str, Any]:
         raise UserError(_no_sglang(base_url, keys, str(error))) from None
     except requests.exceptions.InvalidJSONError:
         raise UserError(_no_sglang(base_url, keys, "/server_info is no JSON object")) from None
+    except EndlessAnswerError as error:
+        raise UserError(f"what answers at {base_url} is no SGLang server: its /server_info is {error}") from None
     except requests.RequestException as error:
         raise UserError(f"nothing answers at {base_url}: {reason_of(error)}") from None
-    if "tp_size" not in info or "model_path" not in info:
-        raise UserError(_no_sglang(base_url, keys, "/server_info names no tp_size"))
+    if why := _unlike_sglang(info):
+        raise UserError(_no_sglang(base_url, keys, f"/server_info {why}"))
     return info
+
+
+def _unlike_sglang(info: Mapping[str, Any]) -> str:
+    """What an SGLang server would not say of itself; empty where there is nothing."""
+    if "tp_size" not in info or "model_path" not in info:
+        return "names no tp_size"
+    for name in _COUNTS:
+        if info.get(name) is not None and not said_count(info, name):
+            return f"says {name} {shorten(repr(info[name]), 40)}"
+    return ""
 
 
 def reason_of(error: requests.RequestException) -> str:

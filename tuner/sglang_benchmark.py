@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from search_spaces.errors import CannotRunError
+from search_spaces.errors import UserError
 from tuner.engine_args import skips_tokenizer
 from tuner.load_plan import Load
 
@@ -64,33 +64,33 @@ def found_benchmark(program: Sequence[str], tokenizer: str, engine_args: Sequenc
     """The benchmark beside the SGLang that `program` starts. Nothing is served, nothing of SGLang imported.
 
     tokenizer: what a server is told to load, unless `engine_args` names another one; empty for a server without.
-    Raises CannotRunError where it cannot be used.
+    Raises UserError where it cannot be used.
     """
     python = _python_of(program)
     tokenizer = _named("--tokenizer-path", engine_args) or tokenizer
     if not tokenizer or skips_tokenizer(engine_args):
-        raise CannotRunError(
+        raise UserError(
             f"{OPTION}: SGLang's benchmark knows tokens by their text, which a server without tokenizer "
             "(--skip-tokenizer-init) does not send"
         )
     if fault := _tokenizer_fault(tokenizer):
-        raise CannotRunError(f"{OPTION}: {fault}")
+        raise UserError(f"{OPTION}: {fault}")
     try:
         asked = subprocess.run(
             [*python, "-c", _QUESTION], capture_output=True, text=True, timeout=FIND_LIMIT_S, check=True
         )
     except (OSError, subprocess.SubprocessError) as error:
-        raise CannotRunError(f"{OPTION}: {python[-1]} cannot be asked for SGLang's benchmark: {error}") from None
+        raise UserError(f"{OPTION}: {python[-1]} cannot be asked for SGLang's benchmark: {error}") from None
     answer = asked.stdout.split()
     if len(answer) != 2:
-        raise CannotRunError(
+        raise UserError(
             f"{OPTION}: the SGLang of {python[-1]} has neither sglang.benchmark.serving nor sglang.bench_serving"
         )
     return SglangBenchmark(python=python, module=answer[0], tokenizer=tokenizer, reports_cache=answer[1] == "True")
 
 
 def _python_of(program: Sequence[str]) -> tuple[str, ...]:
-    """Up to `-m`: a Python of this machine, `env` with variables before it. Raises CannotRunError."""
+    """Up to `-m`: a Python of this machine, `env` with variables before it. Raises UserError."""
     words = tuple(program[: program.index("-m")]) if "-m" in program else ()
     rest = list(words)
     if rest and Path(rest[0]).name == "env":
@@ -98,7 +98,7 @@ def _python_of(program: Sequence[str]) -> tuple[str, ...]:
         while rest and _VARIABLE.fullmatch(rest[0]):
             rest = rest[1:]
     if not rest or not _PYTHON.fullmatch(Path(rest[0]).name) or shutil.which(rest[0]) is None:
-        raise CannotRunError(
+        raise UserError(
             f"{OPTION} needs an engine that is started by a Python of this machine, as `PYTHON -m sglang.launch_server`"
         )
     return words

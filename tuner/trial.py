@@ -39,7 +39,7 @@ from tuner.outcome import (
 from tuner.patience import Patience
 from tuner.preflight import NOTHING_TO_CHECK, Preflight
 from tuner.secret_words import secret_values
-from tuner.server_control import CONTROL_TIMEOUT_S, KeyRefusedError, server_info
+from tuner.server_control import CONTROL_TIMEOUT_S, KeyRefusedError, said_count, server_info
 from tuner.server_keys import keys_of
 from tuner.servers.protocol import Launch, Launcher, LaunchError
 from tuner.watched import StageTimes, Watched, await_ready
@@ -247,7 +247,7 @@ def _info_of(watched: Watched) -> dict[str, Any] | Outcome:
 
 def _kv_tokens(info: dict[str, Any]) -> int:
     """Of one replica of the KV cache, as the server says; 0 where it does not."""
-    return int(info.get("max_total_num_tokens") or 0)
+    return said_count(info, "max_total_num_tokens")
 
 
 def _said_stages(startup_time: Any) -> dict[str, float]:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from search_spaces.catalogue import parse_cluster
-from search_spaces.errors import CannotRunError, UserError
+from search_spaces.errors import UserError
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.workload import Workload
 from tuner.engine import Engine, simulated
@@ -228,7 +228,7 @@ HERE = (sys.executable, "-m", "sglang.launch_server")
 def test_what_it_cannot_be_run_for_is_refused_in_a_line(
     program: tuple[str, ...], tokenizer: str, engine_args: tuple[str, ...], said: str
 ) -> None:
-    with pytest.raises(CannotRunError) as refused:
+    with pytest.raises(UserError) as refused:
         found_benchmark(program, tokenizer, engine_args)
     assert said in str(refused.value)
     assert str(refused.value).startswith("--load-generator sglang")
@@ -237,9 +237,9 @@ def test_what_it_cannot_be_run_for_is_refused_in_a_line(
 
 def test_a_model_without_tokenizer_and_a_release_without_benchmark_are_refused(tmp_path: Path) -> None:
     program = engine(tmp_path, "", "launch_server.py")
-    with pytest.raises(CannotRunError, match="holds no tokenizer"):
+    with pytest.raises(UserError, match="holds no tokenizer"):
         found_benchmark(program, str(tmp_path))
-    with pytest.raises(CannotRunError, match="has neither sglang"):
+    with pytest.raises(UserError, match="has neither sglang"):
         found_benchmark(program, model(tmp_path))
 
 
@@ -262,10 +262,10 @@ def test_loads_that_it_cannot_send_are_refused_by_name(words: dict[str, Any], sa
 def test_it_needs_a_real_engine_on_this_machine() -> None:
     cluster = parse_cluster("8xh200")
     story = simulated(cluster, NEWEST, because="x", clock_scale=1.0)
-    with pytest.raises(CannotRunError, match="needs the real engine"):
+    with pytest.raises(UserError, match="needs the real engine"):
         sent_by("sglang", LoadMix(), story, "hub/id", is_elsewhere=False)
     real = Engine(name="sglang", version=NEWEST, program=HERE)
-    with pytest.raises(CannotRunError, match="runs on this machine"):
+    with pytest.raises(UserError, match="runs on this machine"):
         sent_by("sglang", LoadMix(), real, "hub/id", is_elsewhere=True)
     assert sent_by("own", LoadMix(), story, "hub/id", is_elsewhere=True) == LoadMix()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,15 @@ def test_the_first_line_that_differs_in_having_an_arrival_is_named(tmp_path: Pat
     trace.write_text(f"{without}\n{with_it}\n")
     with pytest.raises(MalformedError, match=r"trace\.jsonl:1: no arrival .*trace\.jsonl:2 has"):
         read_trace(trace)
+
+
+@pytest.mark.parametrize("read", [read_trace, lambda path: read_prompts(path, 8)])
+def test_a_file_that_no_memory_would_hold_is_not_read(read: Callable[[Path], object], tmp_path: Path) -> None:
+    path = tmp_path / "p.jsonl"
+    with path.open("wb") as file:
+        file.truncate(2**40)  # of holes alone
+    with pytest.raises(MalformedError, match=r"p\.jsonl is larger than 256 MiB"):
+        read(path)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "absent"])

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from search_spaces.errors import UserError
 from search_spaces.layout import Layout
 from search_spaces.sglang.versions import NEWEST, EngineVersion
 from search_spaces.workload import Workload
+from tuner import server_control
 from tuner.measured_server import FoundServer, base_url_of, found_server, layout_said
 from tuner.server_keys import NO_KEYS, ServerKeys
 
@@ -134,6 +137,15 @@ INFO = {"tp_size": 8, "model_path": "kimi-k2.6", "version": "0.5.23"}
             "it says qwen3-235b-a22b, with num_layers 94 instead of 48",
         ),
         ({"/server_info": INFO}, None, "refuses a request"),
+        (
+            {"/server_info": {**INFO, "max_total_num_tokens": math.inf}},
+            None,
+            "no SGLang server: .* max_total_num_tokens inf",
+        ),
+        ({"/server_info": {**INFO, "max_total_num_tokens": -1}}, None, "says max_total_num_tokens -1"),
+        ({"/server_info": {**INFO, "tp_size": "8"}}, None, "says tp_size '8'"),
+        ({"/server_info": {**INFO, "ep_size": 4.5}}, None, "says ep_size 4.5"),
+        ({"/server_info": {**INFO, "pp_size": 10**23}}, None, "says pp_size 1000000"),
     ],
 )
 def test_what_is_no_sglang_server_or_cannot_take_the_load_is_refused(
@@ -141,6 +153,24 @@ def test_what_is_no_sglang_server_or_cannot_take_the_load_is_refused(
 ) -> None:
     with other_server(answers) as url, pytest.raises(UserError, match=said):
         found(url, model=model)
+
+
+def test_an_answer_without_end_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_control, "MOST_ANSWER_BYTES", 2**20)
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def send() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):  # until nobody reads any more
+                connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n[")
+                while True:
+                    connection.sendall(b"1," * 2**15)
+
+        sending = threading.Thread(target=send)
+        sending.start()
+        with pytest.raises(UserError, match="no SGLang server: its /server_info is an answer of more than 1 MiB"):
+            found(f"http://127.0.0.1:{listening.getsockname()[1]}")
+        sending.join()
 
 
 def test_the_server_s_own_word_on_its_vocabulary_is_taken_where_its_model_is_not_known() -> None:
