@@ -123,17 +123,25 @@ def test_the_generator_ends_with_its_tuner_and_names_no_key(
     started = psutil.Process(tuner.pid)
 
     def generators() -> list[psutil.Process]:
-        return [p for p in started.children(recursive=True) if "sglang.benchmark.serving" in p.cmdline()]
+        return [p for p in started.children(recursive=True) if "sglang.benchmark.serving" in words_of(p)]
 
     assert eventually(lambda: tuner.poll() is not None or generators()), tuner.communicate()
     (generator,) = generators()
-    assert not any(KEY in word for p in started.children(recursive=True) for word in p.cmdline())
+    assert not any(KEY in word for p in started.children(recursive=True) for word in words_of(p))
     assert eventually(lambda: server_runs(server) > 0, 300.0)  # it imports SGLang first
     tuner.send_signal(asked)
     tuner.communicate(timeout=120)
     assert tuner.returncode in {-signal.SIGKILL, 130}
     assert eventually(lambda: not generator.is_running())
     assert eventually(lambda: server_runs(server) == 0)
+
+
+def words_of(process: psutil.Process) -> list[str]:
+    """Of its command; none of one that has just ended."""
+    try:
+        return process.cmdline()
+    except psutil.Error:
+        return []
 
 
 def server_runs(server: EngineServer) -> int:
