@@ -1,4 +1,4 @@
-"""How many processes share the tests, and real services that tests of several folders use."""
+"""How many processes share the tests, which examples Hypothesis draws, and real services that tests of several folders use."""
 
 from __future__ import annotations
 
@@ -6,12 +6,17 @@ import os
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.services.machine import Machine, booted_machine
 from tests.services.slurm import Slurm, running_slurm
 from tests.services.ssh_server import Sshd, running_sshd
 
 MOST_WORKERS = 8
+
+settings.register_profile("repeatable", deadline=None, derandomize=True)
+settings.register_profile("searching", deadline=None, max_examples=1000)
+settings.load_profile("repeatable")
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int | None:

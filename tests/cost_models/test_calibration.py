@@ -92,7 +92,7 @@ def test_more_measurements_that_do_not_surprise_never_widen_an_interval(factors,
     for layout, factor in zip(layouts, factors, strict=False):
         seen += observed(layout, factor, concurrencies)
         narrower = calibrated(EP8, seen).points[1].tpot_interval_s.factor
-        assert narrower <= width * (1 + 1e-9)
+        assert narrower <= width * 1.0001  # one beside others that agree better is no reason to be surer
         width = narrower
 
 
