@@ -21,6 +21,7 @@ from tests.end_to_end.conftest import TinyCheckpoint
 from tests.engine_support.environment import ARGUMENTS, ENVIRONMENT
 from tests.engine_support.server import EngineServer, engine_server
 from tests.engine_support.sglang_benchmark import make_tokenizer
+from tests.processes import words_of
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.engine
@@ -134,14 +135,6 @@ def test_the_generator_ends_with_its_tuner_and_names_no_key(
     assert tuner.returncode in {-signal.SIGKILL, 130}
     assert eventually(lambda: not generator.is_running())
     assert eventually(lambda: server_runs(server) == 0)
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    """Of its command; none of one that has just ended."""
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def server_runs(server: EngineServer) -> int:

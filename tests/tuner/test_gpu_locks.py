@@ -12,6 +12,7 @@ import psutil
 import pytest
 
 from search_spaces.errors import UserError
+from tests.processes import words_of
 from tuner.gpu_locks import locked_gpus
 from tuner.servers.host import Host, LocalHost
 
@@ -42,14 +43,6 @@ def test_two_tuners_do_not_share_a_gpu_but_may_share_a_host(tmp_path: Path, host
             pass
     with locked_gpus(host, [*UUIDS, "GPU-c"], folder):
         pass
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    """None of one that has ended, and is only not buried yet."""
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def test_what_is_held_elsewhere_is_given_back_with_the_process_there(tmp_path: Path) -> None:

@@ -10,11 +10,18 @@ from typing import Annotated
 import typer
 
 from search_spaces.errors import UserError
+from tuner.commands.shared_options import (
+    USUAL_LADDER,
+    WORKLOAD,
+    Concurrency,
+    Json,
+    LoadGenerator,
+    TrackingUri,
+    WholeLadder,
+)
 from tuner.commands.told_errors import errors_told
 from tuner.server_keys import ServerKeys, checked_key
 
-_WORKLOAD = "The load"
-_RECORD = "The record"
 _MOST_DIGITS = 12
 
 
@@ -35,48 +42,22 @@ def measure(
         str | None,
         typer.Option(help="The same for its --admin-api-key, where it has one.", metavar="NAME"),
     ] = None,
-    concurrency: Annotated[
-        str, typer.Option(help="The ladder: rising, from 1.", rich_help_panel=_WORKLOAD, metavar="N,N,...")
-    ] = "1,4,16,64,128",
-    input_tokens: Annotated[str, typer.Option(help="Prompt length.", rich_help_panel=_WORKLOAD, metavar="N")] = "1024",
-    output_tokens: Annotated[str, typer.Option(help="Output length.", rich_help_panel=_WORKLOAD, metavar="N")] = "512",
-    whole_ladder: Annotated[
-        bool,
-        typer.Option(
-            "--whole-ladder",
-            help="Go on past the peak, and with the KV pool full.",
-            rich_help_panel=_WORKLOAD,
-        ),
-    ] = False,
-    load_generator: Annotated[
-        str,
-        typer.Option(
-            help="What sends the load: own, or sglang for SGLang's own benchmark (docs/measuring.md).",
-            rich_help_panel=_WORKLOAD,
-            metavar="NAME",
-        ),
-    ] = "own",
+    concurrency: Concurrency = USUAL_LADDER,
+    input_tokens: Annotated[str, typer.Option(help="Prompt length.", rich_help_panel=WORKLOAD, metavar="N")] = "1024",
+    output_tokens: Annotated[str, typer.Option(help="Output length.", rich_help_panel=WORKLOAD, metavar="N")] = "512",
+    whole_ladder: WholeLadder = False,
+    load_generator: LoadGenerator = "own",
     engine_command: Annotated[
         str | None,
         typer.Option(
             help="The SGLang of --load-generator sglang. Default: this Python's -m sglang.launch_server.",
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=WORKLOAD,
             metavar="WORDS",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Makes prompts repeatable.", rich_help_panel=_WORKLOAD)] = 0,
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(
-            help="MLflow's store. Default: ./mlruns/mlflow.db.",
-            envvar="MLFLOW_TRACKING_URI",
-            rich_help_panel=_RECORD,
-            metavar="URI",
-        ),
-    ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_RECORD)
-    ] = False,
+    seed: Annotated[int, typer.Option(help="Makes prompts repeatable.", rich_help_panel=WORKLOAD)] = 0,
+    tracking_uri: TrackingUri = None,
+    json_output: Json = False,
 ) -> None:
     """Measures an SGLang server that somebody else started, and leaves it running.
 

@@ -10,6 +10,16 @@ import typer
 
 from search_spaces.errors import CannotRunError, UserError
 from tuner.commands.given_options import is_for_another_command
+from tuner.commands.shared_options import (
+    RECORD,
+    USUAL_LADDER,
+    WORKLOAD,
+    Concurrency,
+    Json,
+    LoadGenerator,
+    TrackingUri,
+    WholeLadder,
+)
 from tuner.exit_code import Exit
 
 if TYPE_CHECKING:
@@ -21,9 +31,7 @@ if TYPE_CHECKING:
 DEFAULT_STORE = "mlruns"
 
 _SEARCH = "The search"
-_WORKLOAD = "The load"
 _ENGINE = "The engine"
-_RECORD = "The record"
 
 
 def _print_version(wanted: bool) -> None:
@@ -122,62 +130,46 @@ def search(
         str | None,
         typer.Option(
             help="Prompt length, or a range drawn from evenly. Default: 1024.",
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=WORKLOAD,
             metavar="N|A:B",
         ),
     ] = None,
     output_tokens: Annotated[
         str | None,
-        typer.Option(help="Output length, likewise. Default: 512.", rich_help_panel=_WORKLOAD, metavar="N|A:B"),
+        typer.Option(help="Output length, likewise. Default: 512.", rich_help_panel=WORKLOAD, metavar="N|A:B"),
     ] = None,
     trace: Annotated[
         Path | None,
         typer.Option(
             help="JSON lines of lengths, and of arrivals if it has them (docs/measuring.md).",
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=WORKLOAD,
             metavar="FILE",
         ),
     ] = None,
     prompts: Annotated[
         Path | None,
-        typer.Option(help="Real prompts, one a line, or JSON lines.", rich_help_panel=_WORKLOAD, metavar="FILE"),
+        typer.Option(help="Real prompts, one a line, or JSON lines.", rich_help_panel=WORKLOAD, metavar="FILE"),
     ] = None,
     request_rate: Annotated[
         str | None,
         typer.Option(
             help="Requests per second, rising, 0.05 to 1000: after the ladder, Poisson arrivals at each.",
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=WORKLOAD,
             metavar="R,R,...",
         ),
     ] = None,
-    concurrency: Annotated[
-        str, typer.Option(help="The ladder: rising, from 1.", rich_help_panel=_WORKLOAD, metavar="N,N,...")
-    ] = "1,4,16,64,128",
-    whole_ladder: Annotated[
-        bool,
-        typer.Option(
-            "--whole-ladder",
-            help="Also the rungs past the peak and with a full KV pool, which are left out otherwise.",
-            rich_help_panel=_WORKLOAD,
-        ),
-    ] = False,
+    concurrency: Concurrency = USUAL_LADDER,
+    whole_ladder: WholeLadder = False,
     noise: Annotated[
         float | None,
         typer.Option(
             help="A rung of a real server goes on until its mean request time is this sure (relative standard error), "
             "or twice as long; 0 for never. Default: 0.02.",
-            rich_help_panel=_WORKLOAD,
+            rich_help_panel=WORKLOAD,
             metavar="SHARE",
         ),
     ] = None,
-    load_generator: Annotated[
-        str,
-        typer.Option(
-            help="What sends the load: own, or sglang for SGLang's own benchmark (docs/measuring.md).",
-            rich_help_panel=_WORKLOAD,
-            metavar="NAME",
-        ),
-    ] = "own",
+    load_generator: LoadGenerator = "own",
     engine: Annotated[
         str,
         typer.Option(
@@ -243,26 +235,16 @@ def search(
         str | None,
         typer.Option(
             help="Its name. Default: made of what is asked, so that the same command resumes.",
-            rich_help_panel=_RECORD,
+            rich_help_panel=RECORD,
             metavar="NAME",
         ),
     ] = None,
-    tracking_uri: Annotated[
-        str | None,
-        typer.Option(
-            help="MLflow's store. Default: ./mlruns/mlflow.db.",
-            envvar="MLFLOW_TRACKING_URI",
-            rich_help_panel=_RECORD,
-            metavar="URI",
-        ),
-    ] = None,
+    tracking_uri: TrackingUri = None,
     storage: Annotated[
         str | None,
-        typer.Option(help="Optuna's storage. Default: ./mlruns/optuna.db.", rich_help_panel=_RECORD, metavar="URL"),
+        typer.Option(help="Optuna's storage. Default: ./mlruns/optuna.db.", rich_help_panel=RECORD, metavar="URL"),
     ] = None,
-    json_output: Annotated[
-        bool, typer.Option("--json", help="One JSON document on stdout.", rich_help_panel=_RECORD)
-    ] = False,
+    json_output: Json = False,
     _version: Annotated[
         bool, typer.Option("--version", help="Say the version.", callback=_print_version, is_eager=True)
     ] = False,

@@ -6,7 +6,6 @@ import secrets
 import signal
 import subprocess
 import sys
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import psutil
 from search_spaces.catalogue import parse_cluster
 from search_spaces.layout import Layout
 from search_spaces.sglang.versions import NEWEST
+from tests.processes import alive_with, words_of
 from tests.tuner.servers.implementations import Implementation
 from tests.waiting import eventually
 from tuner.engine import simulated
@@ -78,11 +78,11 @@ class Place:
 
     def alive(self) -> list[psutil.Process]:
         """Processes of its servers, wherever they are: those that this Python code was started as."""
-        return [p for p in of_token(self.token) if words_of(p)[1:2] == ["-c"]]
+        return [p for p in alive_with(self.token) if words_of(p)[1:2] == ["-c"]]
 
     def serving(self) -> list[psutil.Process]:
         """Those of simulated ones."""
-        return [p for p in of_token(self.token) if words_of(p)[1:3] == ["-m", "tuner.simulator"]]
+        return [p for p in alive_with(self.token) if words_of(p)[1:3] == ["-m", "tuner.simulator"]]
 
     def close(self) -> None:
         for server in self.started:
@@ -92,22 +92,6 @@ class Place:
             process.wait()
         assert not self.alive()
         assert not self.serving()
-
-
-def of_token(token: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and token in process.cmdline():
-                found.append(process)
-    return found
-
-
-def words_of(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
 
 
 def log_of(server: Server) -> str:

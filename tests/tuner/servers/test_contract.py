@@ -15,7 +15,8 @@ from contextlib import suppress
 import psutil
 import pytest
 
-from tests.tuner.servers.contract_place import DEATH_SEEN_S, Place, ended, log_of, said, words_of
+from tests.processes import words_of
+from tests.tuner.servers.contract_place import DEATH_SEEN_S, Place, ended, log_of, said
 from tests.waiting import eventually
 from tuner.server_control import is_ready
 from tuner.servers.protocol import Launch, LaunchError

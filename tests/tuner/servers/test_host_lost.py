@@ -19,6 +19,7 @@ import pytest
 from search_spaces.layout import Layout
 from search_spaces.sglang.versions import NEWEST
 from search_spaces.workload import Workload
+from tests.processes import alive_with
 from tests.services.ssh_server import Sshd
 from tests.waiting import eventually
 from tuner.engine import Engine
@@ -60,16 +61,7 @@ class Started:
     token: str
 
     def alive(self) -> list[psutil.Process]:
-        return alive(self.token)
-
-
-def alive(token: str) -> list[psutil.Process]:
-    found = []
-    for process in psutil.process_iter():
-        with suppress(psutil.Error):
-            if process.status() != psutil.STATUS_ZOMBIE and token in process.cmdline():
-                found.append(process)
-    return found
+        return alive_with(self.token)
 
 
 @pytest.fixture
@@ -179,10 +171,10 @@ def test_what_a_killed_guard_of_a_killed_tuner_leaves_is_ended_at_the_next_start
     host = SshHost(sshd.destination, sshd.options)
     try:
         end_orphans(host)
-        assert eventually(lambda: not alive(token))
+        assert eventually(lambda: not alive_with(token))
     finally:
         host.close()
-        for process in alive(token):
+        for process in alive_with(token):
             process.kill()
 
 
