@@ -89,11 +89,9 @@ def sent_by(generator: str, mix: LoadMix, engine: Engine, model_path: str, *, is
     be had."""
     if generator == "own":
         return mix.with_cut_told(is_simulated=engine.is_simulated)
-    if engine.is_simulated:
-        raise UserError(f"{OPTION} needs the real engine: a simulated server's seconds are none of the wall's")
     if is_elsewhere:
         raise UserError(f"{OPTION} runs on this machine, beside its server: no --host, no --slurm")
-    benchmark = found_benchmark(engine.program, model_path, engine.extra_args)
+    benchmark = found_benchmark(engine.program, model_path, engine.extra_args, is_simulated=engine.is_simulated)
     return replace(mix, by_sglang=benchmark, noise=0.0)
 
 

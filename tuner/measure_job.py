@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ParamSpec
 
-from search_spaces.errors import CannotRunError
 from search_spaces.workload import Workload
 from tuner import measure_text
 from tuner.climb import Ascent, Climb
@@ -23,7 +22,7 @@ from tuner.patience import Patience
 from tuner.server_keys import ServerKeys
 from tuner.servers.attached import attach
 from tuner.servers.protocol import LaunchError
-from tuner.sglang_benchmark import OPTION, found_benchmark
+from tuner.sglang_benchmark import found_benchmark
 from tuner.tracking_store import TrackingError
 from tuner.voice import SIMULATED_MARK, Voice
 from tuner.watcher import Watcher
@@ -88,9 +87,8 @@ def _mix(request: MeasureRequest, found: FoundServer) -> LoadMix:
     mix = LoadMix(is_whole_ladder=request.is_whole_ladder)
     if request.sglang_program is None:
         return mix
-    if found.is_simulated:
-        raise CannotRunError(f"{OPTION} needs the real engine: a simulated server's seconds are none of the wall's")
-    return replace(mix, by_sglang=found_benchmark(request.sglang_program, found.tokenizer), noise=0.0)
+    benchmark = found_benchmark(request.sglang_program, found.tokenizer, is_simulated=found.is_simulated)
+    return replace(mix, by_sglang=benchmark, noise=0.0)
 
 
 def _climbed(

@@ -60,12 +60,16 @@ class SglangBenchmark:
         )
 
 
-def found_benchmark(program: Sequence[str], tokenizer: str, engine_args: Sequence[str] = ()) -> SglangBenchmark:
+def found_benchmark(
+    program: Sequence[str], tokenizer: str, engine_args: Sequence[str] = (), *, is_simulated: bool = False
+) -> SglangBenchmark:
     """The benchmark beside the SGLang that `program` starts. Nothing is served, nothing of SGLang imported.
 
     tokenizer: what a server is told to load, unless `engine_args` names another one; empty for a server without.
-    Raises UserError where it cannot be used.
+    is_simulated: whether the server is. Raises UserError where it cannot be used.
     """
+    if is_simulated:
+        raise UserError(f"{OPTION} needs the real engine: a simulated server's seconds are none of the wall's")
     python = _python_of(program)
     tokenizer = _named("--tokenizer-path", engine_args) or tokenizer
     if not tokenizer or skips_tokenizer(engine_args):

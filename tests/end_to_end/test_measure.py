@@ -130,6 +130,10 @@ def test_a_key_that_is_missing_or_wrong_is_said_before_any_load(tmp_path: Path) 
             assert "not-the-k" not in refused.stderr
             assert len(refused.stderr.splitlines()) == 1
             assert refused.stdout == ""
+        by_sglang = ("--api-key-env", "OF_A_FILE", "--load-generator", "sglang")
+        refused = measure(tmp_path, url, *QUICK, *by_sglang, OF_A_FILE=KEY)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert "needs the real engine" in refused.stderr
         assert not (tmp_path / "mlruns").exists()
         taken = measure(tmp_path, url, *QUICK, "--api-key-env", "OF_A_FILE", "--json", OF_A_FILE=f" {KEY}\r\n")
         assert taken.returncode == 0, taken.stderr
