@@ -10,6 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
+import weakref
 from io import BufferedReader
 from pathlib import Path
 from typing import IO, Any
@@ -58,6 +59,8 @@ class GuardedServer:
         self._lost = ""
         self._is_stopped = False
         self.server_pid = 0
+        # A server that nobody can stop any more, as an interrupt came before it had a name, loses its lifeline too.
+        weakref.finalize(self, _closed, process.stdin)
 
     @property
     def launch(self) -> Launch:
@@ -122,22 +125,38 @@ class GuardedServer:
         stdin = self._process.stdin
         assert stdin is not None
         os.set_blocking(stdin.fileno(), False)
+        threading.Thread(target=_beating, args=(weakref.ref(self), period_s), name="heartbeat", daemon=True).start()
 
-        def forever() -> None:
-            while self._process.poll() is None:
-                with self._lifeline:
-                    if stdin.closed:
-                        return
-                    with contextlib.suppress(OSError):
-                        os.write(stdin.fileno(), b"\n")
-                time.sleep(period_s)
-
-        threading.Thread(target=forever, name="heartbeat", daemon=True).start()
+    def _beaten(self) -> bool:
+        """Whether the guard was to hear of us, and still is."""
+        stdin = self._process.stdin
+        with self._lifeline:
+            if stdin is None or stdin.closed or self._process.poll() is not None:
+                return False
+            with contextlib.suppress(OSError):
+                os.write(stdin.fileno(), b"\n")
+            return True
 
     def _close_lifeline(self) -> None:
         with self._lifeline, contextlib.suppress(BrokenPipeError):
             if self._process.stdin is not None:
                 self._process.stdin.close()
+
+
+def _beating(server: weakref.ref[GuardedServer], period_s: float) -> None:
+    """As long as somebody holds the server, which this does not."""
+    while True:
+        held = server()
+        if held is None or not held._beaten():  # noqa: SLF001 - its own heart
+            return
+        del held
+        time.sleep(period_s)
+
+
+def _closed(lifeline: IO[bytes] | None) -> None:
+    if lifeline is not None:
+        with contextlib.suppress(OSError):
+            lifeline.close()
 
 
 class GuardedLauncher:
@@ -184,13 +203,13 @@ class GuardedLauncher:
         try:
             self._ordered(process, launch, said.mark, word)
             server.server_pid = self._started(process, said)
+            if self._silence_s:
+                server.beat(self._silence_s / guard.BEATS)
         except BaseException as error:
             if isinstance(error, LaunchError):
                 process.wait()
             server.stop()
             raise
-        if self._silence_s:
-            server.beat(self._silence_s / guard.BEATS)
         return server
 
     def _spawned(self, launch: Launch, words: list[str], said: _Said) -> subprocess.Popen[bytes]:

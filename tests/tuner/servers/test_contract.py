@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import secrets
@@ -74,7 +75,17 @@ def test_a_server_that_is_still_starting_can_be_stopped(place: Place) -> None:
 
 
 # Interrupted between its making and its first name, a pipe is closed by the garbage collector.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+lets_go = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
+
+
+@lets_go
+def test_a_server_that_nobody_holds_any_more_is_not_kept_by_its_heartbeat(place: Place) -> None:
+    place.launcher.start(place.launch(SLEEP, grace_s=0.2))  # as where an interrupt comes before it has a name
+    assert eventually(lambda: not place.alive())
+    gc.collect()  # here, where its warnings are expected
+
+
+@lets_go
 def test_a_start_that_is_interrupted_leaves_nothing(place: Place) -> None:
     starting = False
 
@@ -98,6 +109,7 @@ def test_a_start_that_is_interrupted_leaves_nothing(place: Place) -> None:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        gc.collect()
 
 
 def test_a_server_asked_to_end_may_end_gracefully(place: Place) -> None:
